@@ -1,0 +1,33 @@
+# Two commands on a fresh machine with git, make and python3 (3.11 or newer): make demo, make test.
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: test test-all lint types install clean
+
+install: .venv/ready
+
+# the stamp is remade when pyproject.toml changes; pip does nothing for what is already there
+.venv/ready: pyproject.toml
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'antipode needs Python 3.11 or newer')"
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' \
+		|| uv pip install --quiet --python $(BIN)/python -e '.[dev]'
+	touch .venv/ready
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell src tests benchmarks docs examples README.md CHANGELOG.md CONTRIBUTING.md
+
+types: install
+	$(BIN)/mypy
+
+# two workers, one thread each: more would fight over two cores
+test: lint types
+	$(BIN)/python -m pytest -n 2
+
+test-all: lint types
+	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
+
+clean:
+	rm -rf .venv build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

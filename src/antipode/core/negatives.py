@@ -1,0 +1,148 @@
+"""Which vectors repel, and where they are kept. Each part turns a Pair into scores (N,K); -inf means excluded.
+
+Scores, not vectors, are the interface: subsets, masks and synthetic negatives need no new type. `forward` reads state,
+`push` writes it after the step, so no query ever meets its own key in a queue.
+"""
+
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from antipode import dist, rng
+from antipode.core.scores import product, unit
+from antipode.types import Pair
+
+Pool = Literal["pair", "all"]
+
+
+class Negatives(Protocol):
+    """What a contrast needs of its negatives."""
+
+    pool: Pool | None  # which keys of the batch the part wants in Pair.pool
+
+    def __call__(self, pair: Pair, live: bool = False) -> Tensor:
+        """Scores (N,K); `live` ones may send gradient into the negatives themselves."""
+
+    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+        """Take in keys (N,D) of images (N,) after the step; True when that filled a bank."""
+
+
+class InBatch(nn.Module):
+    """The other images of the batch, over all ranks.
+
+    pool="pair": the keys this pair attracts (SiMo, AdCo); "all": every key view (SimCLR and DCL, whose queries are keys
+    too, and multi-crop, where only the large crops repel). `subset` draws that many of them without replacement, once
+    for all queries (SiMo's release) or for each query on its own (EqCo on SimCLR).
+    """
+
+    def __init__(self, pool: Pool, subset: int | None = None, shared: bool = True) -> None:
+        super().__init__()
+        if subset is not None and subset < 1:
+            raise ValueError(f"a subset of negatives needs at least one, got {subset}")
+        self.pool: Pool | None = pool
+        self.subset, self.shared = subset, shared
+
+    def forward(self, pair: Pair, live: bool = False) -> Tensor:
+        """Scores (N,P) with the own image at -inf, or (N,subset)."""
+        self._check(pair)
+        scores = product(pair.query, pair.pool)
+        own = pair.owner[:, None] == pair.pool_owner
+        scores = scores.masked_fill(own, -torch.inf)
+        if self.subset is None:
+            return scores
+        rows = pair.noise if self.shared else rng.fold(pair.noise, pair.owner)
+        lot = rng.uniform(rows, len(pair.pool)).expand_as(own).masked_fill(own, 2.0)
+        return scores.gather(1, lot.topk(self.subset, 1, largest=False).indices)
+
+    def _check(self, pair: Pair) -> None:
+        images = len(pair.query) * dist.world()
+        others = len(pair.pool) - len(pair.pool) // images
+        if images < 2:
+            raise ValueError("negatives from the batch need at least two images, got one")
+        if self.subset is not None and self.subset > others:
+            raise ValueError(f"{self.subset} negatives asked for, but {images} images give a query only {others}")
+
+    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+        """Nothing to keep."""
+        return False
+
+
+class Queue(nn.Module):
+    """The last `size` keys of earlier steps: MoCo's dictionary, for any size and any batch.
+
+    A batch larger than the queue leaves its last `size` keys or, with draw=True, `size` random ones: EqCo section 2.3
+    fills a memory of K < N with K random keys of the previous batch, the same for all queries and ranks.
+    Starts with random unit vectors, as MoCo's. Keys come in as they are: JCL's are unnormalised means.
+    """
+
+    pool: Pool | None = None
+    vectors: Tensor
+    cursor: Tensor
+
+    def __init__(self, size: int, dim: int, draw: bool = False) -> None:
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"a queue needs at least one place, got {size}")
+        self.draw = draw
+        self.register_buffer("vectors", unit(torch.randn(size, dim)))
+        self.register_buffer("cursor", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, pair: Pair, live: bool = False) -> Tensor:
+        """Scores (N,size) with the stored keys."""
+        return product(pair.query, self.vectors.to(pair.query.dtype))
+
+    @torch.no_grad()
+    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+        """Take in the keys (N,D) of every rank, the oldest leave."""
+        keys, size = dist.gather(keys), len(self.vectors)
+        if len(keys) > size:
+            keys = keys[rng.permutation(noise, len(keys))[:size]] if self.draw else keys[-size:]
+        places = (self.cursor + torch.arange(len(keys), device=keys.device)) % size
+        self.vectors.index_copy_(0, places, keys.to(self.vectors.dtype))
+        self.cursor.copy_((self.cursor + len(keys)) % size)
+        return False
+
+
+class Bank(nn.Module):
+    """AdCo's adversaries: `size` trained vectors, kept at any length and used at length one.
+
+    The weights are never renormalised in place: the angular step of a gradient is lr/|w|^2, so their length is a
+    step-size schedule of its own (spec of the authors' update, train.py, fd65f12). Until `size` keys have been pushed
+    the bank is `filling`: keys overwrite the random start and no gradient reaches it.
+    """
+
+    pool: Pool | None = None
+    filled: Tensor
+
+    def __init__(self, size: int, dim: int, fill: bool = True) -> None:
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"a bank needs at least one negative, got {size}")
+        self.weight = nn.Parameter(torch.randn(size, dim))
+        self.register_buffer("filled", torch.tensor(0 if fill else size))
+        self.count, self.filling = 0, fill
+        self.register_load_state_dict_post_hook(_recount)  # type: ignore[no-untyped-call]
+
+    def forward(self, pair: Pair, live: bool = False) -> Tensor:
+        """Scores (N,size); only `live` ones send gradient into the bank."""
+        return product(pair.query, unit(self.weight if live else self.weight.detach()))
+
+    @torch.no_grad()
+    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+        """While filling, write the keys (N,D) of every rank into the next places; True when that filled the bank."""
+        if not self.filling:
+            return False
+        keys = dist.gather(keys)[: len(self.weight) - self.count]
+        self.weight[self.count : self.count + len(keys)] = keys.to(self.weight.dtype)
+        self.count += len(keys)
+        self.filled.fill_(self.count)
+        self.filling = self.count < len(self.weight)
+        return not self.filling
+
+
+def _recount(bank: nn.Module, _: object) -> None:
+    """The count and phase on the host follow a loaded checkpoint."""
+    assert isinstance(bank, Bank)
+    bank.count = int(bank.filled)
+    bank.filling = bank.count < len(bank.weight)

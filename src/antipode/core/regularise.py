@@ -1,0 +1,100 @@
+"""Regularisers on unit embeddings (V,N,D): MSBReg's singular-value and Brownian terms with their alternatives.
+
+MSBReg's formulas stand in no source we have; each form below is derived from what the paper states about it, the
+reasons and alternatives are in docs/methods/msbreg.md. All draw over the images of every rank.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from antipode import dist, rng
+from antipode.core.scores import product, unit
+
+Regulariser = Callable[[Tensor, Tensor, Tensor], Tensor]  # z (V,N,D), owner (N,), noise () -> ()
+
+
+def gram(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+    """|| (d/n) Z'Z - I ||^2 = sum_r (d s_r^2/n - 1)^2, mean over views: all singular values equal, without an SVD."""
+    return torch.stack([_gram(view) for view in z]).mean()
+
+
+def _gram(z: Tensor) -> Tensor:
+    return isotropy(dist.total(product(z.T, z.T)), len(z) * dist.world())
+
+
+def isotropy(outer: Tensor, n: int) -> Tensor:
+    """|| (d/n) Z'Z - I ||^2 from Z'Z (D,D) of n unit vectors."""
+    d = len(outer)
+    return ((outer * (d / n) - torch.eye(d, dtype=outer.dtype, device=outer.device)) ** 2).sum()
+
+
+def nuclear(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+    """sum_r (s_r - sqrt(n/d))^2 over all d singular values, mean over views; needs an SVD."""
+    return torch.stack([_nuclear(dist.gather(view)) for view in z]).mean()
+
+
+def _nuclear(z: Tensor) -> Tensor:
+    n, d = z.shape
+    # values beyond the rank are zero and count (n/d) each: sum s^2 - 2 sqrt(n/d) sum s + d (n/d)
+    nuclear_norm: Tensor = torch.linalg.svdvals(z).sum()
+    return (z**2).sum() - 2 * (n / d) ** 0.5 * nuclear_norm + n
+
+
+def correlation(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+    """Sum of squared off-diagonal correlations of the dimensions over the batch, mean over views."""
+    return torch.stack([_correlation(view) for view in z]).mean()
+
+
+def _correlation(z: Tensor) -> Tensor:
+    n = len(z) * dist.world()
+    z = z - dist.total(z.sum(0)) / n
+    covariance = dist.total(product(z.T, z.T)) / n
+    # a dimension that never varies correlates with nothing: the tiny sum keeps 0/0 out
+    deviation = (covariance.diagonal() + torch.finfo(z.dtype).tiny).sqrt()
+    squared = (covariance / deviation / deviation[:, None]) ** 2
+    return squared.sum() - squared.diagonal().sum()
+
+
+def brownian(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+    """Mean of <z, eta>, eta a random unit direction per image shared by its views: a kick of mean zero."""
+    return drift(z, unit(rng.normal(rng.fold(noise, owner), z.shape[-1])))
+
+
+def brownian_per_view(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+    """The same with a direction of its own for every view."""
+    views = torch.arange(len(z), device=z.device)[:, None]
+    return drift(z, unit(rng.normal(rng.fold(rng.fold(noise, views), owner), z.shape[-1])))
+
+
+def brownian_gaussian(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+    """The same with eta ~ N(0, I), not scaled to length one: sqrt(d) times stronger."""
+    return drift(z, rng.normal(rng.fold(noise, owner), z.shape[-1]))
+
+
+def drift(z: Tensor, direction: Tensor) -> Tensor:
+    """Mean (over views and images) of the dot products of z (V,N,D) with directions (N,D) or (V,N,D)."""
+    return (z * direction.to(z)).sum(-1).mean()
+
+
+def uniform(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+    """Wang & Isola's log mean exp(-2 |x-y|^2) over pairs of different images, mean over views (MSBReg's table 3)."""
+    everyone = dist.gather(owner)
+    means = [potential(view, dist.gather(view), owner, everyone) for view in z]
+    return torch.stack([(dist.total(mean) / dist.world()).log() for mean in means]).mean()
+
+
+def potential(x: Tensor, others: Tensor, owner: Tensor, other_owner: Tensor, t: float = 2.0) -> Tensor:
+    """Mean of exp(-t |x-y|^2) over unit x (N,D) and y (P,D) of different owners (N,) and (P,)."""
+    distance = (2 - 2 * product(x, others)).clamp(min=0)
+    apart = owner[:, None] != other_owner
+    return torch.where(apart, (-t * distance).exp(), 0).sum() / apart.sum()
+
+
+SINGULAR_VALUE: dict[str, Regulariser] = {"gram": gram, "nuclear": nuclear, "correlation": correlation}
+BROWNIAN: dict[str, Regulariser] = {
+    "image": brownian,
+    "view": brownian_per_view,
+    "gaussian": brownian_gaussian,
+}

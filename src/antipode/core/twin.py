@@ -1,0 +1,130 @@
+"""Where keys come from: the network itself, itself without gradient, or a slow copy of it."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from antipode import dist, rng
+
+Momentum = Callable[[float], float]  # progress in [0,1] -> share of the old weights
+
+
+class Twin(Protocol):
+    """What the learner needs of a twin."""
+
+    own: bool  # keys are the online network's own outputs
+
+    def __call__(self, images: list[Tensor], z: list[Tensor], owner: Tensor, noise: Tensor) -> list[Tensor]:
+        """Keys (N,D) for each view, from its images or from the online network's own z (empty where it saw none)."""
+
+    def at(self, progress: float) -> None:
+        """Set what changes with time."""
+
+    def follow(self, online: nn.Module, restart: bool = False) -> None:
+        """Move after the online network's step; restart copies it."""
+
+
+def constant(momentum: float) -> Momentum:
+    """MoCo: the same momentum always."""
+    _share(momentum)
+    return lambda progress: momentum
+
+
+def cosine(momentum: float) -> Momentum:
+    """BYOL: from `momentum` to 1 along half a cosine, 1 - (1-m)(cos(pi t)+1)/2."""
+    _share(momentum)
+    return lambda progress: 1 - (1 - momentum) * (math.cos(math.pi * progress) + 1) / 2
+
+
+class Shared(nn.Module):
+    """SimCLR: keys are the network's own outputs, with gradient; with stop=True (SimSiam) without."""
+
+    own = True
+
+    def __init__(self, *, stop: bool = False) -> None:
+        super().__init__()
+        self.stop = stop
+
+    def forward(self, images: list[Tensor], z: list[Tensor], owner: Tensor, noise: Tensor) -> list[Tensor]:
+        """The online outputs (N,D) of each view."""
+        return [x.detach() for x in z] if self.stop else z
+
+    def at(self, progress: float) -> None:
+        """Nothing changes with time."""
+
+    def follow(self, online: nn.Module, restart: bool = False) -> None:
+        """It is the online network."""
+
+
+class Ema(nn.Module):
+    """A copy that follows the online weights slowly: MoCo's key encoder, BYOL's target.
+
+    Copied whole, head and all, and moved after the optimiser's step; MoCo's own order (before the next step's keys) is
+    the same thing. Weights are averaged, batch-norm buffers are not: the copy sees its own batches, as in the papers'
+    code. `shuffle` is MoCo's shuffle-BN: the batch goes through in an order that mixes the statistics groups, over all
+    ranks, drawn by image id, so that one device with g groups and g ranks compute the same. `joint` sends all views of
+    one size through in a single pass (JCL), otherwise each view has its own.
+    """
+
+    own = False
+    pace: Tensor
+
+    def __init__(self, online: nn.Module, momentum: Momentum, *, shuffle: bool = False, joint: bool = False) -> None:
+        super().__init__()
+        self.net = copy.deepcopy(online).requires_grad_(False)
+        self.momentum, self.shuffle, self.joint = momentum, shuffle, joint
+        # two buffers' worth, since 1 - float32(0.999) is not float32(0.001); on the device for CUDA graphs
+        self.register_buffer("pace", torch.tensor([momentum(0.0), 1 - momentum(0.0)]))
+
+    @torch.no_grad()
+    def forward(self, images: list[Tensor], z: list[Tensor], owner: Tensor, noise: Tensor) -> list[Tensor]:
+        """Keys (N,D) of each view, without gradient."""
+        keys: list[Tensor] = []
+        for x, views in passes(images, self.joint):
+            out = self._shuffled(x, owner, rng.fold(noise, len(keys))) if self.shuffle else self.net(x)
+            keys += out.chunk(views)
+        return keys
+
+    def _shuffled(self, x: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+        """The net's output (B,D) of images (B,C,H,W), view after view, that pass through it in a random order."""
+        views = torch.arange(len(x) // len(owner), device=x.device)
+        lots = rng.fold(rng.fold(noise, views[:, None]), owner).flatten()
+        order = torch.argsort(dist.gather(lots), stable=True)
+        out = dist.gather(self.net(dist.mine(dist.gather(x)[order])))
+        return dist.mine(out[torch.argsort(order)])
+
+    def at(self, progress: float) -> None:
+        """Set the momentum for a step at `progress`."""
+        momentum = self.momentum(progress)
+        self.pace.copy_(torch.tensor([momentum, 1 - momentum]))
+
+    @torch.no_grad()
+    def follow(self, online: nn.Module, restart: bool = False) -> None:
+        """w <- m w + (1-m) w_online, or a plain copy."""
+        mine: list[Tensor] = [p.detach() for p in self.net.parameters()]
+        theirs: list[Tensor] = [p.detach() for p in online.parameters()]
+        if restart:
+            torch._foreach_copy_(mine, theirs)
+            return
+        torch._foreach_mul_(mine, self.pace[0])
+        torch._foreach_add_(mine, list(torch._foreach_mul(theirs, self.pace[1])))
+
+
+def passes(images: list[Tensor], joint: bool) -> Iterator[tuple[Tensor, int]]:
+    """What goes through a network at once, and how many views it is: all neighbours of one size if joint, else one."""
+    if not joint:
+        yield from ((view, 1) for view in images)
+        return
+    for _, group in groupby(images, key=lambda view: view.shape):
+        part = list(group)
+        yield (torch.cat(part) if len(part) > 1 else part[0]), len(part)
+
+
+def _share(momentum: float) -> None:
+    if not 0 <= momentum <= 1:
+        raise ValueError(f"the momentum of the twin must lie in [0,1], got {momentum}")

@@ -1,0 +1,255 @@
+"""The losses and measures as plain functions of vectors, for people with a loop of their own.
+
+Queries, keys and views are scaled to length one inside, in float32 at least, also under autocast; negatives are used
+as they are. Every loss is the mean over its queries. Nothing is detached unless said so: pass detached keys and
+targets. With gather=True the negatives are those of all ranks, with exact gradients: the mean over ranks of the losses,
+and of their gradients, equals one process on the whole batch.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from antipode import dist
+from antipode.core import loss as forms
+from antipode.core import regularise
+from antipode.core.negatives import InBatch
+from antipode.core.objective import Contrast
+from antipode.core.objective import centroid as mean_direction
+from antipode.core.scores import precise, product, raised, unit
+from antipode.types import Pair, Terms
+
+# Contrast within the batch
+
+
+def nt_xent(z0: Tensor, z1: Tensor, *, tau: float, alpha: float | None = None, gather: bool = False) -> Tensor:
+    """SimCLR's loss of two views (N,D) each, over 2N anchors; `alpha` applies EqCo's rule with K = 2N-2."""
+    with precise(z0.device):
+        margin = forms.no_margin if alpha is None else forms.eqco(alpha)
+        return forms.coupled(_batch_terms(z0, z1, tau, gather, margin)).mean()
+
+
+def dcl(z0: Tensor, z1: Tensor, *, tau: float, gather: bool = False) -> Tensor:
+    """DCL's loss of two views (N,D) each: one log-sum-exp over both views of all other images."""
+    with precise(z0.device):
+        return forms.decoupled(_batch_terms(z0, z1, tau, gather)).mean()
+
+
+def dclw(z0: Tensor, z1: Tensor, *, tau: float, sigma: float = 0.5, gather: bool = False) -> Tensor:
+    """DCLW's loss of two views (N,D) each; the weight of the positive carries no gradient."""
+    if not sigma > 0:
+        raise ValueError(f"sigma must be positive, got {sigma}")
+    with precise(z0.device):
+        terms = _batch_terms(z0, z1, tau, gather)
+        return forms.weighted(tau / sigma, gather=gather)(terms).mean()
+
+
+def npc_multiplier(z0: Tensor, z1: Tensor, *, tau: float) -> Tensor:
+    """DCL's q_B of each anchor (2N,), views z0 first: grad SimCLR = q_B grad DCL."""
+    with precise(z0.device):
+        return forms.multiplier(_batch_terms(z0, z1, tau, gather=False))
+
+
+def _batch_terms(z0: Tensor, z1: Tensor, tau: float, gather: bool, margin: forms.Margin = forms.no_margin) -> Terms:
+    """The three numbers of all 2N anchors, z0's first."""
+    _views(z0, z1)
+    first, second = unit(z0), unit(z1)
+    query, keys = torch.cat([first, second]), torch.cat([second, first])[None]
+    ranks = dist.world() if gather else 1
+    images = len(z0) * ranks
+    if images < 2:
+        raise ValueError("negatives come from the batch, which needs at least two images, got one")
+    pool = torch.cat([dist.gather(first), dist.gather(second)]) if gather else query
+    ids = torch.arange(images, device=z0.device).repeat(2)
+    start = dist.rank() * len(z0) if gather else 0
+    owner = torch.arange(start, start + len(z0), device=z0.device).repeat(2)
+    pair = Pair(query, keys, owner, pool, ids, owner.new_zeros(()))
+    return Contrast(InBatch("all"), tau=tau, margin=margin).terms(pair)
+
+
+# Contrast with given negatives
+
+
+def info_nce(
+    query: Tensor,
+    keys: Tensor,
+    negatives: Tensor,
+    *,
+    tau: float,
+    alpha: float | None = None,
+    decoupled: bool = False,
+) -> Tensor:
+    """MoCo's loss of queries (N,D), keys (N,D) or (M,N,D) and negatives (K,D) used as they are.
+
+    `alpha` applies EqCo's rule, `decoupled` DCL's; M keys give the mean of M losses, JCL's vanilla baseline.
+    """
+    if decoupled and alpha is not None:
+        raise ValueError("alpha on a decoupled loss only adds a constant: choose one of the two")
+    with precise(query.device):
+        scores, repel = _queue_terms(query, keys, negatives, tau)
+        if alpha is not None:
+            repel = repel + forms.eqco(alpha)(repel.new_tensor(float(len(negatives))))
+        terms = Terms(scores, scores, repel[:, None])
+        return (forms.decoupled if decoupled else forms.coupled)(terms).mean()
+
+
+def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float, strength: float) -> Tensor:
+    """JCL's loss of queries (N,D), M keys each (M,N,D) and negatives (K,D) used as they are.
+
+    `strength` is lambda at the 1/(2 tau^2) scale; 0 gives InfoNCE against the mean key.
+    """
+    if strength < 0:
+        raise ValueError(f"strength must not be negative, got {strength}")
+    with precise(query.device):
+        scores, repel = _queue_terms(query, keys, negatives, tau)
+        attract, bound = forms.gaussian(scores, strength)
+        return forms.coupled(Terms(attract, bound, repel)).mean()
+
+
+def _queue_terms(query: Tensor, keys: Tensor, negatives: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """Positive scores / tau (N,M) and repel (N,)."""
+    if not tau > 0:
+        raise ValueError(f"tau must be positive, got {tau}")
+    keys = keys[None] if keys.ndim == query.ndim == 2 else keys
+    if query.ndim != 2 or keys.ndim != 3 or keys.shape[1:] != query.shape or not keys.shape[0]:
+        raise ValueError(f"keys {tuple(keys.shape)} do not fit queries {tuple(query.shape)}: (N,D) or (M,N,D)")
+    if negatives.ndim != 2 or negatives.shape[1] != query.shape[1]:
+        raise ValueError(f"negatives {tuple(negatives.shape)} do not fit queries {tuple(query.shape)}: (K,D)")
+    if not len(negatives) or not len(query):
+        raise ValueError(f"a contrast needs queries and negatives, got {len(query)} and {len(negatives)}")
+    query, keys = unit(query), unit(keys)
+    scores = product(query, raised(negatives).to(query.dtype))
+    return (query * keys).sum(-1).T / tau, torch.logsumexp(scores / tau, 1)
+
+
+# Alignment without negatives
+
+
+def byol(prediction: Tensor, target: Tensor) -> Tensor:
+    """BYOL's mean of 2 - 2 cos of predictions and targets (N,D)."""
+    return 2 - 2 * _cosine(prediction, target)
+
+
+def simsiam(prediction: Tensor, target: Tensor) -> Tensor:
+    """SimSiam's mean of -cos of predictions and targets (N,D); the target is detached."""
+    return -_cosine(prediction, target.detach())
+
+
+def centroid(online: Tensor, target: Tensor) -> Tensor:
+    """MSBReg's multiview loss of V online and V target vectors (V,N,D), V even: each half meets the other's centroid.
+
+    The sum over both directions of 2 - 2 cos; with V = 2 it is BYOL's symmetric loss.
+    """
+    if online.ndim != 3 or online.shape != target.shape or len(online) < 2 or len(online) % 2:
+        raise ValueError(f"centroids need (V,N,D) twice with V even, got {tuple(online.shape)}, {tuple(target.shape)}")
+    half = len(online) // 2
+    with precise(online.device):
+        o, t = unit(online), unit(target)
+        first = (mean_direction(o[:half]) - mean_direction(t[half:])) ** 2
+        second = (mean_direction(o[half:]) - mean_direction(t[:half])) ** 2
+        return (first + second).sum(-1).mean()
+
+
+def _cosine(x: Tensor, y: Tensor) -> Tensor:
+    _views(x, y)
+    with precise(x.device):
+        return (unit(x) * unit(y)).sum(-1).mean()
+
+
+# Regularisers
+
+
+def singular_value(z: Tensor) -> Tensor:
+    """MSBReg's || (d/n) Z'Z - I ||^2 of embeddings (N,D), or its mean over views (V,N,D)."""
+    with precise(z.device):
+        return torch.stack([_spread_of(view) for view in unit(_stacked(z))]).mean()
+
+
+def _spread_of(z: Tensor) -> Tensor:
+    return regularise.isotropy(product(z.T, z.T), len(z))
+
+
+def brownian(z: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """MSBReg's random kick: mean of <z, eta>, eta a random unit direction per image shared by its views.
+
+    z is (N,D) or (V,N,D).
+    """
+    with precise(z.device):
+        views = unit(_stacked(z))
+        where = "cpu" if generator is None else generator.device
+        kick = torch.randn(views.shape[1:], generator=generator, device=where, dtype=views.dtype)
+        return regularise.drift(views, unit(kick).to(views.device))
+
+
+def _stacked(z: Tensor) -> Tensor:
+    if z.ndim not in (2, 3) or 0 in z.shape:
+        raise ValueError(f"embeddings must be (N,D) or (V,N,D) and not empty, got {tuple(z.shape)}")
+    return z if z.ndim == 3 else z[None]
+
+
+# Measures
+
+
+def mi_lower_bound(loss: Tensor | float, negatives: int, alpha: float | None = None) -> Tensor | float:
+    """EqCo's empirical bound on mutual information: log(1+K) - loss, with EqCo's rule log(1+alpha) - loss."""
+    if negatives < 1 or (alpha is not None and not alpha > 0):
+        raise ValueError(f"the bound needs at least one negative and a positive alpha, got {negatives} and {alpha}")
+    return math.log1p(negatives if alpha is None else alpha) - loss
+
+
+def alignment(x: Tensor, y: Tensor) -> Tensor:
+    """Wang & Isola's mean |x-y|^2 over positive pairs (N,D), scaled to length one."""
+    _views(x, y)
+    with precise(x.device):
+        return ((unit(x) - unit(y)) ** 2).sum(-1).mean()
+
+
+def uniformity(x: Tensor, t: float = 2) -> Tensor:
+    """Wang & Isola's log mean exp(-t |x_i-x_j|^2) over pairs i < j of vectors (N,D), scaled to length one."""
+    if x.ndim != 2 or len(x) < 2:
+        raise ValueError(f"uniformity needs at least two vectors (N,D), got {tuple(x.shape)}")
+    with precise(x.device):
+        z = unit(x)
+        own = torch.arange(len(z), device=z.device)
+        return regularise.potential(z, z, own, own, t).log()
+
+
+def knn(
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    *,
+    k: int = 200,
+    tau: float | None = 0.07,
+    classes: int | None = None,
+) -> Tensor:
+    """Class votes (N,C) for test features (N,D) from the k nearest of train (B,D) by cosine, labels (B,).
+
+    A neighbour weighs exp(similarity/tau), or one vote each with tau=None. Exact, in pieces that bound the memory.
+    """
+    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or labels.shape != train.shape[:1]:
+        shapes = f"{tuple(train.shape)}, {tuple(labels.shape)} and {tuple(test.shape)}"
+        raise ValueError(f"kNN needs train (B,D), labels (B,) and test (N,D), got {shapes}")
+    if not 1 <= k <= len(train):
+        raise ValueError(f"k must lie between 1 and the {len(train)} train features, got {k}")
+    if tau is not None and not tau > 0:
+        raise ValueError(f"tau must be positive or None, got {tau}")
+    labels = labels.long()
+    least, most = int(labels.min()), int(labels.max())
+    classes = most + 1 if classes is None else classes
+    if least < 0 or most >= classes:
+        raise ValueError(f"labels {least} to {most} do not fit {classes} classes")
+    with torch.no_grad(), precise(train.device):
+        bank, votes = unit(train), raised(test).new_zeros(len(test), classes)
+        rows = max(1, (1 << 26) // len(bank))  # 256 MiB of similarities at a time
+        for start in range(0, len(test), rows):
+            near, index = product(unit(test[start : start + rows]), bank).topk(k, 1)
+            weight = torch.ones_like(near) if tau is None else (near / tau).exp()
+            votes[start : start + rows].scatter_add_(1, labels[index], weight)
+        return votes
+
+
+def _views(z0: Tensor, z1: Tensor) -> None:
+    if z0.ndim != 2 or z0.shape != z1.shape or 0 in z0.shape:
+        raise ValueError(f"two views (N,D) of one shape are needed, got {tuple(z0.shape)} and {tuple(z1.shape)}")

@@ -1,0 +1,84 @@
+"""A paper is a preset: a function from a backbone and the paper's own choices to a Learner."""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from antipode.core.learner import Learner
+from antipode.methods.adco import adco
+from antipode.methods.byol import byol
+from antipode.methods.custom import custom
+from antipode.methods.dcl import dcl, dclw
+from antipode.methods.eqco import eqco, simo
+from antipode.methods.invspread import invspread
+from antipode.methods.jcl import jcl
+from antipode.methods.moco import mocov1, mocov2
+from antipode.methods.msbreg import msbreg
+from antipode.methods.npid import npid
+from antipode.methods.simclr import simclr
+from antipode.methods.simsiam import simsiam
+from antipode.nets.backbone import Stem
+from antipode.nets.backbone import backbone as make_backbone
+
+PRESETS: dict[str, Callable[..., Learner]] = {
+    "simclr": simclr,
+    "mocov1": mocov1,
+    "mocov2": mocov2,
+    "byol": byol,
+    "simsiam": simsiam,
+    "npid": npid,
+    "invspread": invspread,
+    "adco": adco,
+    "eqco": eqco,
+    "simo": simo,
+    "dcl": dcl,
+    "dclw": dclw,
+    "jcl": jcl,
+    "msbreg": msbreg,
+    "custom": custom,
+}
+
+
+def list_methods() -> list[str]:
+    """The names that `build` knows."""
+    return list(PRESETS)
+
+
+def arguments(method: str) -> dict[str, inspect.Parameter]:
+    """The keyword arguments of a method: the preset's signature is the schema."""
+    if method not in PRESETS:
+        raise ValueError(f"there is no method {method!r}{_nearest(method, PRESETS)}")
+    signature = inspect.signature(PRESETS[method], eval_str=True)
+    return {name: p for name, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def build(
+    method: str,
+    backbone: str | nn.Module = "resnet50",
+    *,
+    stem: Stem = "imagenet",
+    channels: int = 3,
+    **choices: Any,
+) -> Learner:
+    """The bare learner of a method, for a loop of one's own; `choices` are the preset's keyword arguments.
+
+    for batch in batches:                                     # antipode.types.Batch(views, owner)
+        learner.before_step(progress)                         # in [0,1)
+        out = learner(batch)
+        out.loss.backward()
+        optimiser.step(); optimiser.zero_grad()               # over learner.param_groups()
+        learner.after_step(out)
+    """
+    known = arguments(method)
+    for name in choices:
+        if name not in known:
+            raise ValueError(f"method {method} has no argument {name!r}{_nearest(name, known)}")
+    return PRESETS[method](make_backbone(backbone, stem=stem, channels=channels), **choices)
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f", did you mean {near[0]!r}?" if near else f": choose from {', '.join(known)}"

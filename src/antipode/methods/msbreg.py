@@ -1,0 +1,76 @@
+from typing import Literal, TypeVar
+
+from torch import nn
+
+from antipode.core import regularise
+from antipode.core.learner import Encoder, Learner
+from antipode.core.objective import Align
+from antipode.core.pairing import Pairing, everything, halves, leave_one_out, repeated
+from antipode.core.twin import Ema, cosine
+from antipode.nets.backbone import width
+from antipode.nets.heads import Norm, mlp
+from antipode.nets.norm import convert
+
+T = TypeVar("T")
+Centroid = Literal["halves", "leave-one-out", "all", "repeat"]
+
+
+def msbreg(
+    backbone: nn.Module,
+    *,
+    views: int = 4,
+    centroid: Centroid = "halves",
+    renormalise: bool = True,
+    singular_value: float = 0.004,
+    singular_form: Literal["gram", "nuclear", "correlation"] = "gram",
+    brownian: float = 0.5,
+    brownian_form: Literal["image", "view", "gaussian"] = "image",
+    uniform: float = 0.0,
+    on: Literal["prediction", "projection"] = "prediction",
+    norm: Norm = "batch",
+    momentum: float = 0.99,
+    dim: int | None = None,
+    hidden: int | None = None,
+) -> Learner:
+    """MSBReg (Moon et al. 2022, arXiv 2207.03552): BYOL on centroids of V views + l_s singular value + l_b Brownian.
+
+    With two views and no regulariser it is BYOL. No formula of the paper is public; the defaults are the forms that
+    agree with all it says, the alternatives are the named switches (docs/methods/msbreg.md). Weights are ImageNet-100's
+    best. `uniform` adds Wang & Isola's uniformity (table 3); norm="layer" and "weight" replace the heads' BN (table 4);
+    centroid="repeat" is batch repetition, V/2 independent pairs, for comparison. Heads: hidden 512 and out 128 up to
+    512 features (ResNet-18), else 2048 and 256; the momentum .99 is BYOL's, the paper's own is unknown.
+    """
+    small = width(backbone) <= 512
+    hidden, dim = hidden or (512 if small else 2048), dim or (128 if small else 256)
+    projector = mlp([width(backbone), hidden, dim], norm=norm, last_bias=False)
+    online = convert(Encoder(backbone, projector), groups=1)
+    pairing, scale = _pairing(centroid, views)
+    terms = {
+        "singular_value": (singular_value, _pick(regularise.SINGULAR_VALUE, singular_form)),
+        "brownian": (brownian, _pick(regularise.BROWNIAN, brownian_form)),
+        "uniform": (uniform, regularise.uniform),
+    }
+    return Learner(
+        online=online,
+        twin=Ema(online, cosine(momentum)),
+        pairing=pairing,
+        objective=Align(squared=True, renormalise=renormalise),
+        predictor=mlp([dim, hidden, dim], norm=norm, last_bias=False),
+        regularisers=[(name, weight, term) for name, (weight, term) in terms.items() if weight],
+        scale=scale,
+        renormalise=renormalise,
+        on=on,
+    )
+
+
+def _pairing(centroid: str, views: int) -> tuple[Pairing, float]:
+    """The pairs, and the factor that makes every form but "all" BYOL's sum of two at V=2."""
+    forms = {"halves": (halves, 2.0), "leave-one-out": (leave_one_out, 2.0), "all": (everything, 1.0)}
+    pairs, scale = _pick({**forms, "repeat": (repeated, 2.0)}, centroid)
+    return pairs(views), scale
+
+
+def _pick(choices: dict[str, T], name: str) -> T:
+    if name not in choices:
+        raise ValueError(f"MSBReg knows the forms {', '.join(choices)}, not {name!r}")
+    return choices[name]

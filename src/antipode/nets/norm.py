@@ -1,0 +1,119 @@
+"""Batch norm as a number of statistics groups: one over all ranks, or several on one device.
+
+SiMo, BYOL and SimSiam need statistics of the whole batch; MoCo, AdCo and JCL need them broken into the groups that
+their eight GPUs gave, or queries and keys of an image can tell each other by their batch. `nn.SyncBatchNorm` refuses
+CPU tensors and knows nothing of groups on one device, so the layer is ours. Parameter and buffer names are torch's.
+"""
+
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from antipode import dist
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+class BatchNorm(nn.Module):
+    """Batch norm of (B,C) or (B,C,H,W) with `groups` sets of statistics over the batch of all ranks.
+
+    groups=1 spans all ranks. More are consecutive parts of the global batch: g on one device, g/W on each of W ranks.
+    A small batch has as many groups, up to `groups`, as leave two images in each. The running statistics are the
+    mean over groups. Half precision is normalised with float32 statistics, as torch does.
+    """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(
+        self, channels: int, *, groups: int = 1, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True
+    ) -> None:
+        super().__init__()
+        if groups < 1:
+            raise ValueError(f"batch norm needs at least one statistics group, got {groups}")
+        self.groups, self.eps, self.momentum = groups, eps, momentum
+        self.register_parameter("weight", nn.Parameter(torch.ones(channels)) if affine else None)
+        self.register_parameter("bias", nn.Parameter(torch.zeros(channels)) if affine else None)
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalised x, same shape."""
+        mean, var, weight, bias = self.running_mean, self.running_var, self.weight, self.bias
+        if not self.training:
+            return F.batch_norm(x, mean, var, weight, bias, False, self.momentum, self.eps)
+        self.num_batches_tracked += 1
+        local = local_groups(self.groups, len(x))
+        if local == 1 and (self.groups > 1 or dist.world() == 1):
+            return F.batch_norm(x, mean, var, weight, bias, True, self.momentum, self.eps)
+        return self._grouped(x, local)
+
+    def _grouped(self, x: Tensor, local: int) -> Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        parts = torch.unflatten(wide, 0, (local, len(x) // local))  # a view in every memory format
+        axes = [1, *range(3, parts.ndim)]
+        mean, count = parts.mean(axes, keepdim=True), parts.numel() // (local * x.shape[1])
+        if self.groups == 1:  # one group over all ranks
+            mean, count = dist.total(mean) / dist.world(), count * dist.world()
+        square = ((parts - mean) ** 2).mean(axes, keepdim=True)
+        if self.groups == 1:
+            square = dist.total(square) / dist.world()
+        self._track(mean, square * (count / max(count - 1, 1)))
+        out: Tensor = ((parts - mean) * torch.rsqrt(square + self.eps)).flatten(0, 1)
+        if self.weight is not None and self.bias is not None:
+            shape = (1, -1, *[1] * (x.ndim - 2))
+            out = out * self.weight.view(shape) + self.bias.view(shape)
+        return out.to(x.dtype)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, var: Tensor) -> None:
+        """Move the running statistics towards the mean over this rank's groups."""
+        for running, now in ((self.running_mean, mean), (self.running_var, var)):
+            running.lerp_(now.mean(0).flatten().to(running.dtype), self.momentum)
+
+    def extra_repr(self) -> str:
+        """Sizes for print(net)."""
+        return f"{len(self.running_mean)}, groups={self.groups}"
+
+
+def local_groups(groups: int, batch: int) -> int:
+    """How many groups the `batch` images of this rank form, so that all ranks have at most `groups`."""
+    world = dist.world()
+    if groups == 1:
+        return 1
+    if groups % world:
+        raise ValueError(f"{groups} batch-norm groups cannot be shared among {world} ranks: use 1 or a multiple")
+    fitting = (g for g in range(groups // world, 1, -1) if batch % g == 0 and batch >= 2 * g)
+    return next(fitting, 1)
+
+
+def convert(net: Net, groups: int) -> Net:
+    """The net with every batch norm of its own replaced by ours, in place; weights and statistics are kept."""
+    for name, child in net.named_children():
+        if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d):
+            setattr(net, name, _ours(child, groups))  # type: ignore[arg-type]
+        elif isinstance(child, BatchNorm):
+            child.groups = groups
+        elif isinstance(child, nn.modules.batchnorm._BatchNorm) and (groups > 1 or dist.world() > 1):
+            raise ValueError(f"a batch norm of type {type(child).__name__} cannot be given {groups} statistics groups")
+        else:
+            convert(child, groups)
+    return net
+
+
+def _ours(layer: nn.BatchNorm1d | nn.BatchNorm2d, groups: int) -> BatchNorm:
+    if not layer.track_running_stats or layer.momentum is None:
+        raise ValueError("batch norm without running statistics or with cumulative ones cannot be converted")
+    ours = BatchNorm(
+        layer.num_features, groups=groups, eps=layer.eps, momentum=layer.momentum, affine=layer.weight is not None
+    )
+    if layer.weight is not None:
+        ours.to(layer.weight)
+    ours.load_state_dict(layer.state_dict())
+    return ours.train(layer.training)
