@@ -24,10 +24,10 @@ types: install
 
 # two workers, one thread each: more would fight over two cores
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-all: lint types
-	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'slow or not slow'
 
 clean:
 	rm -rf .venv build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -178,8 +178,9 @@ def brownian(z: Tensor, generator: torch.Generator | None = None) -> Tensor:
     with precise(z.device):
         views = unit(_stacked(z))
         where = "cpu" if generator is None else generator.device
-        kick = torch.randn(views.shape[1:], generator=generator, device=where, dtype=views.dtype)
-        return regularise.drift(views, unit(kick).to(views.device))
+        # float32 whatever z is: one generator state gives one kick
+        kick = torch.randn(views.shape[1:], generator=generator, device=where, dtype=torch.float32)
+        return regularise.drift(views, unit(kick.to(views)))
 
 
 def _stacked(z: Tensor) -> Tensor:

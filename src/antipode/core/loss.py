@@ -94,7 +94,7 @@ def decoupled(terms: Terms) -> Tensor:
 def weighted(sharpness: float, detach: bool = True, gather: bool = True) -> Coupling:
     """DCLW eq. (6): the positive term is weighed by w = 2 - exp(s/sigma) / mean exp(s/sigma), whose mean is one.
 
-    `sharpness` is tau/sigma, since `attract` is s/tau. With `gather` the mean runs over the images of all ranks. Whether
+    `sharpness` is tau/sigma, since `attract` is s/tau. With `gather` the mean runs over all ranks. Whether
     w carries gradient is not said in the paper; as a weight it does not, by default. w may be negative; no clamp.
     """
     if not sharpness >= 0:

@@ -51,9 +51,14 @@ class InBatch(nn.Module):
         scores = scores.masked_fill(own, -torch.inf)
         if self.subset is None:
             return scores
-        rows = pair.noise if self.shared else rng.fold(pair.noise, pair.owner)
-        lot = rng.uniform(rows, len(pair.pool)).expand_as(own).masked_fill(own, 2.0)
-        return scores.gather(1, lot.topk(self.subset, 1, largest=False).indices)
+        lots = self._lots(pair).expand_as(own).masked_fill(own, 2.0)
+        return scores.gather(1, lots.topk(self.subset, 1, largest=False).indices)
+
+    def _lots(self, pair: Pair) -> Tensor:
+        """A number in [0,1) for each vector of the pool, (1,P) or (N,P): by image and view, so in any order the same."""
+        view = torch.arange(len(pair.pool), device=pair.pool.device) // (len(pair.query) * dist.world())
+        rows = pair.noise[None] if self.shared else rng.fold(pair.noise, pair.owner)
+        return rng.uniform(rng.fold(rows[:, None], rng.fold(view, pair.pool_owner)), 1).squeeze(-1)
 
     def _check(self, pair: Pair) -> None:
         images = len(pair.query) * dist.world()

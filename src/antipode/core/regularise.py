@@ -59,23 +59,23 @@ def _correlation(z: Tensor) -> Tensor:
 
 def brownian(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
     """Mean of <z, eta>, eta a random unit direction per image shared by its views: a kick of mean zero."""
-    return drift(z, unit(rng.normal(rng.fold(noise, owner), z.shape[-1])))
+    return drift(z, unit(rng.normal(rng.fold(noise, owner), z.shape[-1]).to(z)))
 
 
 def brownian_per_view(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
     """The same with a direction of its own for every view."""
     views = torch.arange(len(z), device=z.device)[:, None]
-    return drift(z, unit(rng.normal(rng.fold(rng.fold(noise, views), owner), z.shape[-1])))
+    return drift(z, unit(rng.normal(rng.fold(rng.fold(noise, views), owner), z.shape[-1]).to(z)))
 
 
 def brownian_gaussian(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
     """The same with eta ~ N(0, I), not scaled to length one: sqrt(d) times stronger."""
-    return drift(z, rng.normal(rng.fold(noise, owner), z.shape[-1]))
+    return drift(z, rng.normal(rng.fold(noise, owner), z.shape[-1]).to(z))
 
 
 def drift(z: Tensor, direction: Tensor) -> Tensor:
     """Mean (over views and images) of the dot products of z (V,N,D) with directions (N,D) or (V,N,D)."""
-    return (z * direction.to(z)).sum(-1).mean()
+    return (z * direction).sum(-1).mean()
 
 
 def uniform(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def eqco(
     hidden: int | None = None,
     groups: int | None = None,
 ) -> Learner:
-    """EqCo (Zhu et al., NeurIPS 2020, arXiv 2010.01929): loss = softplus(r - a + log(alpha/K)).
+    """EqCo (Zhu et al. 2020, arXiv 2010.01929): loss = softplus(r - a + log(alpha/K)).
 
     K negatives per query act like alpha of them. On MoCo v1 and v2 alpha is 65,536 and `negatives` (256) the size of
     the queue; below the batch size it holds K random keys of the previous batch (section 2.3). On SimCLR alpha is 256
@@ -59,9 +59,9 @@ def simo(
     hidden: int | None = None,
     groups: int = 1,
 ) -> Learner:
-    """SiMo (Zhu et al., NeurIPS 2020, arXiv 2010.01929): MoCo v2 without a queue, EqCo's margin on the batch's keys.
+    """SiMo (Zhu et al. 2020, arXiv 2010.01929): MoCo v2 without a queue, EqCo's margin on the batch's own keys.
 
-    Negatives are `negatives` of the other N-1 keys of the batch, one draw shared by all queries; all by default, which
+    loss = softplus(r - a + log(alpha/K)). Negatives are `negatives` of the other N-1 keys of the batch, one draw shared by all queries; all by default, which
     the paper calls K = 256 at N = 256. Batch norm over the whole batch in both encoders (groups=1), and after each
     layer of the head; groups > 1 with shuffled keys is the paper's table 4. momentum=0 is its table 3. The released
     code has the factor alpha/K commented out; here it acts.

@@ -1,0 +1,103 @@
+"""Backbones: torchvision's keys and outputs, stems, widths, channels, other people's modules."""
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from antipode.nets.backbone import RESNETS, backbone, width, zero_residuals
+from antipode.nets.heads import StandardLinear, mlp
+from antipode.nets.norm import BatchNorm
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "wide_resnet50_2", "resnext50_32x4d"])
+def test_same_keys_and_outputs_as_torchvision(name):
+    ours, theirs = backbone(name).eval(), getattr(torchvision.models, name)().eval()
+    theirs.fc = nn.Identity()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(ours(x), theirs(x))
+    assert width(ours) == theirs(x).shape[1]
+
+
+@pytest.mark.parametrize("name", RESNETS)
+def test_every_name_builds_and_states_its_width(name):
+    with torch.device("meta"):
+        net = backbone(name, stem="small", channels=5)
+        assert net(torch.empty(2, 5, 32, 32)).shape == (2, width(net))
+
+
+def test_wider_resnet_50_has_the_sizes_of_eqcos_table_7():
+    """Every layer is twice or four times as wide: 94 and 375 million weights (SimCLR's table B.1: 94, 375)."""
+    with torch.device("meta"):
+        millions = [sum(p.numel() for p in backbone(f"resnet50{x}").parameters()) / 1e6 for x in ("", "x2", "x4")]
+    assert [round(m) for m in millions] == [24, 94, 375]
+
+
+@pytest.mark.parametrize(("stem", "size"), [("imagenet", 8), ("half", 16), ("small", 32)])
+def test_a_stem_keeps_its_share_of_the_resolution(stem, size):
+    net = backbone("resnet10-slim", stem=stem)
+    assert net.maxpool(net.conv1(torch.randn(1, 3, 32, 32))).shape[-1] == size
+
+
+def test_any_module_is_a_backbone():
+    maps, tokens = nn.Conv2d(1, 7, 3), nn.Sequential(nn.Flatten(2), nn.Linear(1024, 9))
+    assert width(backbone(maps, channels=1)) == 7
+    net = backbone(tokens, channels=4)
+    assert width(net) == 9 and net(torch.randn(3, 4, 32, 32)).shape == (3, 9)
+
+
+def test_a_torchvision_resnet_loses_its_classifier_only_inside():
+    theirs = torchvision.models.resnet18()
+    assert width(backbone(theirs)) == 512
+    assert isinstance(theirs.fc, nn.Linear)
+
+
+def test_timm_by_name_or_a_sentence_without_it():
+    try:
+        import timm  # noqa: F401
+    except ImportError:
+        with pytest.raises(ValueError, match=r"pip install 'antipode\[timm\]'"):
+            backbone("timm:resnet18")
+        return
+    assert width(backbone("timm:resnet18", channels=2)) == 512
+    with pytest.raises(ValueError, match="did you mean"):
+        backbone("timm:resnet18_")
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(ValueError, match="there is no backbone 'resnet5', did you mean 'resnet50'"):
+        backbone("resnet5")
+
+
+def test_zeroed_residuals_make_blocks_the_identity():
+    net = backbone("resnet10-slim", stem="small").eval()
+    zero_residuals(net)
+    x = torch.rand(2, 16, 8, 8)
+    assert torch.equal(net.layer1[0](x), x)
+
+
+def kinds(head):
+    return [type(layer).__name__ for layer in head]
+
+
+def test_heads_of_the_papers():
+    assert kinds(mlp([8, 3])) == ["Linear"]
+    assert kinds(mlp([8, 8, 3])) == ["Linear", "ReLU", "Linear"]
+    assert kinds(mlp([8, 8, 3], norm="batch", last_norm=True)) == ["Linear", "BatchNorm", "ReLU", "Linear", "BatchNorm"]
+    assert kinds(mlp([8, 8, 3], norm="layer")) == ["Linear", "LayerNorm", "ReLU", "Linear"]
+    assert kinds(mlp([8, 8, 3], norm="weight")) == ["StandardLinear", "ReLU", "StandardLinear"]
+    simsiam = mlp([8, 8, 8, 3], norm="batch", last_norm=True, last_affine=False, hidden_bias=False, last_bias=False)
+    assert all(layer.bias is None for layer in simsiam if isinstance(layer, nn.Linear))
+    assert [layer.weight is None for layer in simsiam if isinstance(layer, BatchNorm)] == [False, False, True]
+    assert abs(mlp([400, 400], std=0.01)[0].weight.std() - 0.01) < 1e-3
+
+
+def test_standardised_weights_have_mean_zero_and_keep_the_variance():
+    layer = StandardLinear(400, 300, bias=False)
+    with torch.no_grad():
+        layer.weight.mul_(7).add_(3)
+    x = torch.randn(200, 400)
+    assert abs(layer(x).var() - 1) < 0.05
+    assert (layer(torch.ones(1, 400))).abs().max() < 1e-3

@@ -1,0 +1,136 @@
+"""Two processes equal one on the whole batch: losses, gradients, weights, queues and banks, for every preset."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as process
+
+from antipode import functional as A
+from antipode.nets.norm import BatchNorm
+from antipode.types import Batch
+from tests.toys import VARIANTS, batch, make, optimiser
+
+pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("ranks")]  # one worker starts the ranks once
+
+STEPS, N = 3, 8
+LOSSES = {
+    "nt_xent": lambda a, b, gather: A.nt_xent(a, b, tau=0.2, gather=gather),
+    "eqco": lambda a, b, gather: A.nt_xent(a, b, tau=0.2, alpha=100.0, gather=gather),
+    "dcl": lambda a, b, gather: A.dcl(a, b, tau=0.2, gather=gather),
+    "dclw": lambda a, b, gather: A.dclw(a, b, tau=0.2, gather=gather),
+}
+
+
+def share(b, rank, world):
+    rows = slice(rank * N // world, (rank + 1) * N // world)
+    return Batch([view[rows] for view in b.views], b.owner[rows])
+
+
+def averaged(x, world):
+    if world > 1:
+        process.all_reduce(x)
+    return x / world
+
+
+def run(variant, rank, world):
+    """Three steps; each rank sees its share and gradients are averaged, as DDP does."""
+    torch.manual_seed(11)
+    learner = make(variant)
+    optim, record = optimiser(learner), {}
+    for step in range(STEPS):
+        learner.before_step(step / STEPS)
+        # far ids show that masks compare images, not places
+        out = learner(share(batch(learner.views, n=N, step=step, start=17), rank, world))
+        optim.zero_grad()
+        out.loss.backward()
+        for name, p in learner.named_parameters():
+            if p.grad is not None:
+                p.grad = averaged(p.grad, world)
+                record[f"gradient {step} {name}"] = p.grad.clone()
+        optim.step()
+        learner.after_step(out)
+        record[f"loss {step}"] = averaged(out.loss.detach().clone(), world)
+    groups = {m.groups for m in learner.modules() if isinstance(m, BatchNorm)}
+    state = learner.state_dict()
+    # with several groups each rank tracks its own: torch's running statistics are not shared either
+    record |= {f"state {k}": v for k, v in state.items() if "running_" not in k or groups == {1}}
+    return record
+
+
+def vectors():
+    """Clustered, so that being a negative elsewhere matters."""
+    generator = torch.Generator().manual_seed(2)
+    centre = torch.randn(2, 5, generator=generator)
+    z = [centre[torch.arange(N) % 2] + 0.3 * torch.randn(N, 5, generator=generator) for _ in range(2)]
+    return [x.requires_grad_() for x in z]
+
+
+def functional(name, rank, world):
+    """A weight in front of the vectors stands for a network, whose gradients are averaged."""
+    weight = torch.eye(5).requires_grad_()
+    rows = slice(rank * N // world, (rank + 1) * N // world)
+    loss = LOSSES[name](*(z[rows] @ weight for z in vectors()), world > 1)
+    (gradient,) = torch.autograd.grad(loss, weight)
+    return {"loss": averaged(loss.detach().clone(), world), "gradient": averaged(gradient, world)}
+
+
+def everything(rank, world):
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    records = {variant: run(variant, rank, world) for variant in VARIANTS}
+    return records | {f"functional {name}": functional(name, rank, world) for name in LOSSES}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen([sys.executable, "-m", "tests.test_distributed", str(folder), str(rank)], env=env)
+        for rank in range(2)
+    ]
+    codes = [rank.wait(timeout=300) for rank in ranks]
+    assert codes == [0, 0]
+    one = everything(0, 1)
+    torch.set_default_dtype(torch.float32)
+    return one, *(torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2))
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, *(f"functional {name}" for name in LOSSES)])
+def test_two_processes_equal_one(records, name):
+    one, first, second = (record[name] for record in records)
+    assert one.keys() == first.keys() == second.keys()
+    for key, value in one.items():
+        assert torch.allclose(value, first[key], rtol=1e-9, atol=1e-10), key
+        assert torch.equal(first[key], second[key]), key  # the ranks agree to the bit
+
+
+def test_a_gather_without_gradient_would_be_noticed():
+    """The clusters are tight enough: dropping what remote negatives send back moves the gradient visibly."""
+    weight = torch.eye(5, dtype=torch.float64).requires_grad_()
+    z0, z1 = (z.double() @ weight for z in vectors())
+    (whole,) = torch.autograd.grad(A.dcl(z0, z1, tau=0.2), weight)
+    z0, z1 = (z.double() @ weight for z in vectors())
+    half = N // 2
+    pool = torch.cat([z0, z1]).detach()
+    pool = pool / pool.norm(dim=1, keepdim=True)
+    parts = []
+    for rank in range(2):
+        rows = torch.arange(rank * half, (rank + 1) * half)
+        for mine, other in ((z0, z1), (z1, z0)):
+            for i in rows:
+                others = [j for j in range(2 * N) if j % N != i]
+                parts.append(A.info_nce(mine[i : i + 1], other[i : i + 1], pool[others], tau=0.2, decoupled=True))
+    (lost,) = torch.autograd.grad(torch.stack(parts).mean(), weight)
+    assert (whole - lost).norm() > 0.1 * whole.norm()
+
+
+if __name__ == "__main__":
+    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    process.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.save(everything(rank, 2), folder / f"{rank}.pt")
+    process.destroy_process_group()

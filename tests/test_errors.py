@@ -1,0 +1,143 @@
+"""Wrong input ends in one clear sentence."""
+
+import pytest
+import torch
+
+from antipode import functional as A
+from antipode.core.negatives import Bank, InBatch, Queue
+from antipode.core.objective import Adversarial, Align, Contrast
+from antipode.core.pairing import crops, halves, many_keys
+from antipode.core.twin import constant
+from antipode.methods import PRESETS, build
+from antipode.nets.backbone import backbone
+from antipode.nets.heads import mlp
+from antipode.nets.norm import BatchNorm
+from antipode.types import Batch
+from tests.toys import Tiny, batch, make
+
+Z, ONE, Q = torch.randn(6, 4), torch.randn(1, 4), torch.randn(9, 4)
+
+FUNCTIONAL = {
+    "one image has no negatives": lambda: A.nt_xent(ONE, ONE, tau=0.1),
+    "nor in DCL": lambda: A.dcl(ONE, ONE, tau=0.1),
+    "nor in DCLW": lambda: A.dclw(ONE, ONE, tau=0.1),
+    "nor a multiplier": lambda: A.npc_multiplier(ONE, ONE, tau=0.1),
+    "tau 0": lambda: A.nt_xent(Z, Z, tau=0),
+    "tau below 0": lambda: A.dcl(Z, Z, tau=-1),
+    "tau nan": lambda: A.dcl(Z, Z, tau=float("nan")),
+    "sigma 0": lambda: A.dclw(Z, Z, tau=0.1, sigma=0),
+    "alpha 0": lambda: A.nt_xent(Z, Z, tau=0.1, alpha=0),
+    "views of two sizes": lambda: A.nt_xent(Z, Z[:5], tau=0.1),
+    "views that would broadcast": lambda: A.byol(Z, ONE),
+    "views of two widths": lambda: A.simsiam(Z, Z[:, :3]),
+    "views with three axes": lambda: A.dcl(Z[None], Z[None], tau=0.1),
+    "no images": lambda: A.dcl(Z[:0], Z[:0], tau=0.1),
+    "no negatives": lambda: A.info_nce(Z, Z, Q[:0], tau=0.1),
+    "negatives of another width": lambda: A.info_nce(Z, Z, Q[:, :3], tau=0.1),
+    "keys that would broadcast": lambda: A.info_nce(Z, ONE, Q, tau=0.1),
+    "keys of other images": lambda: A.info_nce(Z, torch.randn(2, 5, 4), Q, tau=0.1),
+    "no keys": lambda: A.info_nce(Z, torch.randn(0, 6, 4), Q, tau=0.1),
+    "one query axis": lambda: A.info_nce(Z[0], Z[0], Q, tau=0.1),
+    "info_nce tau 0": lambda: A.info_nce(Z, Z, Q, tau=0),
+    "alpha and decoupled": lambda: A.info_nce(Z, Z, Q, tau=0.1, alpha=5, decoupled=True),
+    "strength below 0": lambda: A.jcl(Z, Z[None], Q, tau=0.1, strength=-1),
+    "jcl without negatives": lambda: A.jcl(Z, Z[None], Q[:0], tau=0.1, strength=1),
+    "odd views": lambda: A.centroid(torch.randn(3, 6, 4), torch.randn(3, 6, 4)),
+    "views of unequal number": lambda: A.centroid(torch.randn(4, 6, 4), torch.randn(2, 6, 4)),
+    "a flat regulariser": lambda: A.singular_value(Z[0]),
+    "an empty one": lambda: A.brownian(Z[:0]),
+    "uniformity of one": lambda: A.uniformity(ONE),
+    "k beyond the bank": lambda: A.knn(Z, torch.zeros(6), Z, k=7),
+    "k 0": lambda: A.knn(Z, torch.zeros(6), Z, k=0),
+    "labels of another length": lambda: A.knn(Z, torch.zeros(5), Z, k=2),
+    "labels beyond the classes": lambda: A.knn(Z, torch.arange(6), Z, k=2, classes=3),
+    "negative labels": lambda: A.knn(Z, torch.arange(6) - 1, Z, k=2),
+    "kNN tau 0": lambda: A.knn(Z, torch.zeros(6), Z, k=2, tau=0),
+    "a bound without negatives": lambda: A.mi_lower_bound(1.0, 0),
+}
+
+PARTS = {
+    "tau 0 in a contrast": lambda: Contrast(InBatch("all"), tau=0),
+    "no negatives in a contrast": lambda: Contrast(tau=0.1),
+    "two pools": lambda: Contrast(InBatch("all"), InBatch("pair"), tau=0.1),
+    "a bank of none": lambda: Bank(0, 4),
+    "a queue of none": lambda: Queue(0, 4),
+    "a subset of none": lambda: InBatch("all", subset=0),
+    "an adversary without a bank": lambda: Adversarial(Contrast(Queue(4, 4), tau=0.1), tau=0.1),
+    "an adversary at tau 0": lambda: Adversarial(Contrast(Bank(4, 4), tau=0.1), tau=0),
+    "crops that all answer": lambda: crops(2, 2),
+    "three halves": lambda: halves(3),
+    "no keys": lambda: many_keys(0),
+    "a momentum above 1": lambda: constant(1.5),
+    "a head of one size": lambda: mlp([4]),
+    "a head of size 0": lambda: mlp([4, 0]),
+    "no groups": lambda: BatchNorm(4, groups=0),
+    "an unknown backbone": lambda: backbone("resnet19"),
+    "an unknown stem": lambda: backbone("resnet18", stem="tiny"),
+    "no channels": lambda: backbone("resnet18", channels=0),
+    "a backbone without features": lambda: backbone(torch.nn.Flatten(0)),
+    "an unknown method": lambda: build("mocov4", Tiny()),
+    "an unknown argument": lambda: build("simclr", Tiny(), temperature=0.1),
+    "an unknown base": lambda: build("dcl", Tiny(), base="byol"),
+    "a queue on SimCLR": lambda: build("dcl", Tiny(), queue=10),
+    "a hidden layer on MoCo v1": lambda: build("dcl", Tiny(), base="mocov1", hidden=3),
+    "an unknown form of JCL": lambda: build("jcl", Tiny(), form="mean"),
+    "a strength for JCL's baseline": lambda: build("jcl", Tiny(), form="each", strength=1.0),
+    "an unknown centroid": lambda: build("msbreg", Tiny(), centroid="median"),
+    "an unknown singular form": lambda: build("msbreg", Tiny(), singular_form="svd"),
+    "odd views of MSBReg": lambda: build("msbreg", Tiny(), views=3),
+    "a memory of one image": lambda: build("npid", Tiny(), images=1),
+    "DCLW with sigma 0": lambda: build("dclw", Tiny(), sigma=0.0),
+    "Gaussian and decoupled": lambda: build(
+        "custom", Tiny(), pairing="many-keys", views=3, strength=1.0, coupling="decoupled"
+    ),
+    "EqCo and decoupled": lambda: build("custom", Tiny(), alpha=10.0, coupling="decoupled"),
+    "EqCo and weighted": lambda: build("custom", Tiny(), alpha=10.0, coupling="weighted"),
+    "Gaussian of one key": lambda: build("custom", Tiny(), strength=1.0),
+    "a queue nobody reads": lambda: build("custom", Tiny(), queue=10),
+    "a bank's tau without a bank": lambda: build("custom", Tiny(), tau_bank=0.1),
+    "tau without negatives": lambda: build("custom", Tiny(), negatives="none", tau=0.1),
+    "a coupling without negatives": lambda: build("custom", Tiny(), negatives="none", coupling="decoupled"),
+    "a momentum without a twin": lambda: build("custom", Tiny(), momentum=0.9),
+    "unknown negatives": lambda: build("custom", Tiny(), negatives="memory"),
+    "three views one way": lambda: build("custom", Tiny(), pairing="one-way", views=3),
+    "an unknown pairing": lambda: build("custom", Tiny(), pairing="circle"),
+    "an unknown coupling": lambda: build("custom", Tiny(), coupling="loose"),
+}
+
+BATCHES = {
+    "too few views": lambda: make("simclr")(batch(1)),
+    "too many views": lambda: make("simclr")(batch(3)),
+    "one image with in-batch negatives": lambda: make("simclr")(batch(2, n=1)),
+    "more negatives than other images": lambda: make("simo", negatives=8)(batch(2, n=8)),
+    "views of unequal number": lambda: make("byol")(
+        Batch([batch(1).views[0], batch(1, n=4).views[0]], torch.arange(8))
+    ),
+    "ids of another number": lambda: make("byol")(Batch(batch(2).views, torch.arange(4))),
+    "ids with two axes": lambda: make("byol")(Batch(batch(2).views, torch.zeros(8, 1))),
+}
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONAL, *PARTS, *BATCHES])
+def test_wrong_input_is_refused_in_one_sentence(name):
+    with pytest.raises(ValueError) as refusal:
+        (FUNCTIONAL | PARTS | BATCHES)[name]()
+    sentence = str(refusal.value)
+    assert 15 < len(sentence) < 200 and "\n" not in sentence
+
+
+def test_the_number_of_possible_negatives_is_named():
+    with pytest.raises(ValueError, match="8 negatives asked for, but 8 images give a query only 7"):
+        make("simo", negatives=8)(batch(2, n=8))
+
+
+def test_every_preset_says_what_is_wrong_with_its_temperature():
+    for method in PRESETS:
+        if method not in ("byol", "simsiam", "msbreg"):
+            with pytest.raises(ValueError, match="tau"):
+                make(method, tau=-0.1)
+
+
+def test_one_image_is_enough_without_negatives_from_the_batch():
+    assert make("mocov2", groups=1)(batch(2, n=2)).loss.isfinite()
+    assert Align(squared=True).pool is None

@@ -1,0 +1,186 @@
+"""Extreme temperatures, half precision, autocast, memory: finite and equal to float32."""
+
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from antipode import functional as A
+from antipode.core.scores import product, unit
+from antipode.methods import PRESETS
+from tests.toys import batch, make
+
+N, D, K, M = 16, 32, 50, 4
+
+
+def close_views(apart=0.1):
+    """Two views a little apart, as a trained network gives them."""
+    z = torch.randn(N, D)
+    return z, z + apart * torch.randn(N, D)
+
+
+LOSSES = {
+    "nt_xent": lambda a, b, n: A.nt_xent(a, b, tau=0.02),
+    "nt_xent eqco": lambda a, b, n: A.nt_xent(a, b, tau=0.02, alpha=65536),
+    "dcl": lambda a, b, n: A.dcl(a, b, tau=0.02),
+    "dclw": lambda a, b, n: A.dclw(a, b, tau=0.02),
+    "info_nce": lambda a, b, n: A.info_nce(a, b, n, tau=0.02),
+    "info_nce eqco": lambda a, b, n: A.info_nce(a, b, n, tau=0.02, alpha=65536),
+    "info_nce decoupled": lambda a, b, n: A.info_nce(a, b, n, tau=0.02, decoupled=True),
+    "jcl": lambda a, b, n: A.jcl(a, torch.stack([b, a, -b, b.flip(0)]), n, tau=0.05, strength=10.0),
+    "byol": lambda a, b, n: A.byol(a, b),
+    "simsiam": lambda a, b, n: A.simsiam(a, b),
+    "centroid": lambda a, b, n: A.centroid(torch.stack([a, b]), torch.stack([b, a])),
+    "singular_value": lambda a, b, n: A.singular_value(a),
+    "brownian": lambda a, b, n: A.brownian(a, torch.Generator().manual_seed(5)),
+    "alignment": lambda a, b, n: A.alignment(a, b),
+    "uniformity": lambda a, b, n: A.uniformity(a),
+    "npc_multiplier": lambda a, b, n: A.npc_multiplier(a, b, tau=0.02).sum(),
+}
+
+
+def value_and_gradient(name, a, b, n, autocast=None):
+    a = a.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
+        loss = LOSSES[name](a, b, n)
+    loss.backward()
+    return loss.detach(), a.grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", LOSSES)
+def test_half_precision_and_autocast_equal_float32(name, dtype):
+    a, b = (x.to(dtype) for x in close_views(apart=3.0))  # far enough apart for gradients that float16 can hold
+    n = unit(torch.randn(K, D)).to(dtype)
+    loss, gradient = value_and_gradient(name, a.float(), b.float(), n.float())
+    half, half_gradient = value_and_gradient(name, a, b, n, autocast=dtype)
+    assert half.dtype == torch.float32 and half_gradient.dtype == dtype
+    assert torch.allclose(half, loss, rtol=1e-3)
+    assert gradient.isfinite().all()
+    # the gradient itself is handed back in half precision: one rounding, not a whole computation
+    assert (half_gradient.float() - gradient).norm() <= (1e-3 if dtype == torch.float16 else 4e-3) * gradient.norm()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_float32_equals_float64(name):
+    a, b = close_views()
+    n = unit(torch.randn(K, D))
+    loss, gradient = value_and_gradient(name, a, b, n)
+    exact, exact_gradient = value_and_gradient(name, a.double(), b.double(), n.double())
+    assert exact.dtype == torch.float64 and loss.isfinite() and gradient.isfinite().all()
+    assert torch.allclose(loss.double(), exact, rtol=1e-3, atol=1e-4)
+    assert (gradient - exact_gradient).norm() <= 1e-3 * exact_gradient.norm() + 1e-6
+
+
+def test_logits_of_a_thousand_stay_finite_and_exact():
+    q, k = close_views()
+    n = unit(torch.randn(K, D))
+    for decoupled in (False, True):
+        x = q.clone().requires_grad_()
+        loss = A.info_nce(x, k, n, tau=1e-3, decoupled=decoupled)
+        loss.backward()
+        exact = A.info_nce(q.double(), k.double(), n.double(), tau=1e-3, decoupled=decoupled)
+        assert x.grad.isfinite().all() and abs(loss - exact) <= 1e-3 * abs(exact) + 1e-30
+
+
+def test_a_far_reaching_gaussian_stays_finite():
+    """lambda 10 at tau .05 with keys all over the sphere: a bound of hundreds, beyond exp in float32."""
+    q, n = torch.randn(N, D).requires_grad_(), unit(torch.randn(K, D))
+    keys = torch.stack([q.detach(), -q.detach()])
+    loss = A.jcl(q, keys, n, tau=0.05, strength=10.0)
+    loss.backward()
+    exact = A.jcl(q.detach().double(), keys.double(), n.double(), tau=0.05, strength=10.0)
+    assert loss > 1000 and torch.allclose(loss.double(), exact, rtol=1e-5) and q.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_zero_vectors_give_no_nan(name):
+    a, b = close_views()
+    a[3] = 0
+    b[5] = 0
+    loss, gradient = value_and_gradient(name, a, b, unit(torch.randn(K, D)))
+    assert loss.isfinite() and gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e15])
+def test_the_length_of_a_vector_does_not_matter(scale):
+    a, b = close_views()
+    assert torch.allclose(A.dcl(a * scale, b * scale, tau=0.1), A.dcl(a, b, tau=0.1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", PRESETS)
+def test_whole_learners_run_under_autocast(method):
+    """The networks may be half, everything after the projection is float32."""
+    learner = make(method)
+    last = learner.predictor or learner.online.head
+    last.register_forward_hook(lambda module, inputs, out: out.half())
+    out = learner(batch(learner.views))
+    assert out.loss.dtype == torch.float32 and out.loss.isfinite() and out.keys.dtype == torch.float32
+
+
+def test_products_ignore_the_callers_precision_settings():
+    left, right = torch.randn(64, 64), torch.randn(64, 64)
+    exact = product(left, right)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            relaxed = product(left, right)
+        assert torch.get_float32_matmul_precision() == "medium"  # given back as it was
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert torch.equal(exact, relaxed)
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes alive at once in tensors made inside, and the largest single one."""
+
+    def __init__(self):
+        super().__init__()
+        self.alive, self.peak, self.largest, self.seen = 0, 0, 0, set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in torch.utils._pytree.tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self.count(tensor.untyped_storage())
+        return out
+
+    def count(self, storage):
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        self.alive += size
+        self.peak, self.largest = max(self.peak, self.alive), max(self.largest, size)
+        weakref.finalize(storage, self.release, key, size)
+
+    def release(self, key, size):
+        self.seen.discard(key)
+        self.alive -= size
+
+
+def test_info_nce_peaks_below_four_and_a_half_score_matrices():
+    n, k, d = 256, 65536, 128
+    q, key, queue = torch.randn(n, d).requires_grad_(), torch.randn(n, d), unit(torch.randn(k, d))
+    with Peak() as peak:
+        A.info_nce(q, key, queue, tau=0.2, alpha=256).backward()
+    assert n * k * 4 < peak.peak <= 4.5 * n * k * 4
+
+
+def test_the_learner_peaks_no_higher_than_the_function():
+    n, k = 64, 16384
+    learner = make("eqco", negatives=k, dim=128)
+    b = batch(2, n=n)
+    with Peak() as peak:
+        learner(b).loss.backward()
+    assert n * k * 4 < peak.peak <= 4.5 * n * k * 4
+
+
+def test_jcl_builds_no_covariance():
+    n, d, k = 64, 256, 32
+    q, keys, queue = torch.randn(n, d).requires_grad_(), torch.randn(5, n, d), unit(torch.randn(k, d))
+    with Peak() as peak:
+        A.jcl(q, keys, queue, tau=0.2, strength=4.0).backward()
+    assert peak.largest < n * d * d * 4 / 10
