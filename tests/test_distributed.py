@@ -78,10 +78,33 @@ def functional(name, rank, world):
     return {"loss": averaged(loss.detach().clone(), world), "gradient": averaged(gradient, world)}
 
 
+def under_ddp(variant):
+    """Two steps through torch's own DDP; AdCo's bank has no gradient while it fills, so DDP must be told."""
+    torch.manual_seed(11)
+    learner = make(variant)
+    filling = any(getattr(part, "filling", False) for part in learner.modules())
+    wrapped = torch.nn.parallel.DistributedDataParallel(learner, find_unused_parameters=filling)
+    optim, losses = optimiser(learner), []
+    for step in range(STEPS):
+        learner.before_step(step / STEPS)
+        out = wrapped(share(batch(learner.views, n=N, step=step, start=17), process.get_rank(), 2))
+        optim.zero_grad()
+        out.loss.backward()
+        optim.step()
+        learner.after_step(out)
+        losses.append(averaged(out.loss.detach().clone(), 2))
+    return {f"loss {step}": loss for step, loss in enumerate(losses)}
+
+
+DDP = ["simclr", "mocov2", "adco", "jcl", "msbreg", "npid"]
+
+
 def everything(rank, world):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     records = {variant: run(variant, rank, world) for variant in VARIANTS}
+    if world > 1:
+        records |= {f"ddp {variant}": under_ddp(variant) for variant in DDP}
     return records | {f"functional {name}": functional(name, rank, world) for name in LOSSES}
 
 
@@ -107,6 +130,13 @@ def test_two_processes_equal_one(records, name):
     for key, value in one.items():
         assert torch.allclose(value, first[key], rtol=1e-9, atol=1e-10), key
         assert torch.equal(first[key], second[key]), key  # the ranks agree to the bit
+
+
+@pytest.mark.parametrize("variant", DDP)
+def test_torchs_own_ddp_gives_the_same_losses(records, variant):
+    one, first, _ = records
+    for key, value in first[f"ddp {variant}"].items():
+        assert torch.allclose(value, one[variant][key], rtol=1e-9), key
 
 
 def test_a_gather_without_gradient_would_be_noticed():

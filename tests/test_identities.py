@@ -68,7 +68,7 @@ def test_dclw_with_endless_sigma_is_dcl():
 
 def test_mean_weight_of_dclw_is_one():
     attract = rand(50)
-    # with no repulsion and attract = -1 everywhere but in the weight, the loss is the weight itself
+    # without repulsion the loss is -w a
     terms = Terms(attract, attract, torch.zeros(50, dtype=torch.float64))
     weight = -weighted(0.7)(terms) / attract
     assert abs(weight.mean() - 1) < 1e-12 and weight.std() > 0.1
@@ -129,7 +129,7 @@ def test_mean_variance_of_unit_vectors_is_one_minus_their_mean_similarity():
 
 def test_ramp_reaches_full_strength_in_the_last_epoch():
     gaussian, seen = Gaussian(4.0, stairs=5), []
-    assert gaussian.now == 4.0 / 5
+    assert gaussian.now == 4.0
     for step in range(15):  # 3 steps an epoch
         gaussian.at(step / 15)
         seen.append(round(gaussian.now.item(), 6))

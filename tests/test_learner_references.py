@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from antipode import rng
+from antipode.types import Pair
 from tests.reference import adco, byol, dcl, eqco, invspread, jcl, moco, msbreg, npid, simclr
 from tests.toys import batch, make
 
@@ -136,6 +137,76 @@ def expect_msbreg(form, regulariser):
     return loss
 
 
+def drawn(learner, b, pool, views):
+    """Which of the pool's rows each query drew: the package's own lots, the rest is written out."""
+    part, ids = learner.objective.negatives[0], b.owner.repeat(views)
+    noise = rng.fold(rng.fold(learner.seed, learner.step), 2)
+    rows = []
+    for number in range(len(learner.pairing)):
+        pair = Pair(pool[: len(b.owner)], pool[None], b.owner, pool, ids, rng.fold(noise, number))
+        lots = part._lots(pair).expand(len(b.owner), -1)
+        for i in range(len(b.owner)):
+            others = [j for j in range(len(pool)) if ids[j] != b.owner[i]]
+            rows.append(sorted(others, key=lambda j, i=i, lots=lots: lots[i, j])[: part.subset])
+    return rows
+
+
+def expect_eqco_simclr(learner, b):
+    """Each query draws its own K of the views of other images."""
+    z0, z1 = online(learner, b.views, joint=True)
+    pool = torch.cat([z0, z1])
+    negatives = [pool[row] for row in drawn(learner, b, pool, 2)]
+    return eqco.loss(pool, torch.cat([z1, z0]), negatives, 0.1, 256)
+
+
+def expect_simo_subset(learner, b):
+    q, k = online(learner, b.views[:1])[0], keys(learner, b.views[1:])[0]
+    return eqco.loss(q, k, [k[row] for row in drawn(learner, b, k, 1)], 0.2, 256)
+
+
+def expect_dclw_moco(learner, b):
+    q, k = online(learner, b.views[:1])[0], keys(learner, b.views[1:])[0]
+    return weighted_queue(q, k, queue(learner))
+
+
+def weighted_queue(q, k, memory, tau=0.2, sigma=0.5):
+    closeness = torch.exp((q * k).sum(1) / sigma).detach()
+    weight, total = 2 - closeness / closeness.mean(), 0.0
+    for i in range(len(q)):
+        total = total - weight[i] * (q[i] @ k[i]) / tau + torch.log(sum(torch.exp(q[i] @ v / tau) for v in memory))
+    return total / len(q)
+
+
+def expect_dclw_moco_crops(learner, b):
+    """The first view answers all others; the mean over them."""
+    k = keys(learner, b.views[:1])[0]
+    rest = online(learner, b.views[1:])
+    return sum(weighted_queue(q, k, queue(learner)) for q in rest) / len(rest)
+
+
+def expect_adco_symmetric_crops(learner, b):
+    """Two large views answer: the sum over queries, the mean over the two."""
+    q, k = online(learner, b.views), keys(learner, b.views[:2])
+    pairs = [adco.loss(q[c], k[g], bank(learner), 0.12, True) for g in (0, 1) for c in range(len(q)) if c != g]
+    return sum(pairs) / 2
+
+
+def expect_kick(per_view, scaled):
+    """MSBReg's other kicks, on projections that are not renormalised to centroids, with uniformity."""
+
+    def loss(learner, b):
+        p, z = (torch.stack(x) for x in predictions(learner, b.views))
+        t = torch.stack(keys(learner, b.views))
+        noise = rng.fold(rng.fold(learner.seed, learner.step), 3)
+        views = [rng.fold(noise, v) if per_view else noise for v in range(len(p))]
+        eta = torch.stack([rng.normal(rng.fold(view, b.owner), p.shape[-1]).to(p) for view in views])
+        kick = (z * (unit(eta) if scaled else eta)).sum(-1).mean()
+        spread = sum(msbreg.uniform(view) for view in z) / len(z)
+        return msbreg.halves(p, t, renormalise=False) + 0.5 * kick + 0.3 * spread
+
+    return loss
+
+
 def expect_npid(learner, b):
     return npid.full(online(learner, b.views)[0], b.owner, learner.twin.memory.vectors, 0.1)
 
@@ -143,6 +214,8 @@ def expect_npid(learner, b):
 def expect_invspread(learner, b):
     return invspread.loss(*online(learner, b.views, joint=True), 0.1)
 
+
+BARE = dict(singular_value=0.0, uniform=0.3, on="projection", renormalise=False)
 
 CASES = {
     "simclr": (expect_simclr, {}),
@@ -170,6 +243,13 @@ CASES = {
     ),
     "msbreg-all": (expect_msbreg(msbreg.everything, msbreg.correlation), dict(brownian_form="image")),
     "msbreg-repeat": (expect_msbreg(msbreg.repeat, msbreg.gram), dict(uniform=0.0, on="prediction")),
+    "eqco-simclr": (expect_eqco_simclr, {}),
+    "simo-shuffle": (expect_simo_subset, dict(groups=1)),
+    "dclw-mocov2": (expect_dclw_moco, PLAIN),
+    "dclw-mocov2-crops": (expect_dclw_moco_crops, PLAIN),
+    "adco-symmetric-crops": (expect_adco_symmetric_crops, dict(groups=1, fill=False)),
+    "msbreg-weight": (expect_kick(per_view=True, scaled=True), dict(brownian_form="view", **BARE)),
+    "msbreg-layer": (expect_kick(per_view=False, scaled=False), dict(brownian_form="gaussian", **BARE)),
     "npid": (expect_npid, {}),
     "invspread": (expect_invspread, {}),
 }
@@ -179,18 +259,19 @@ CASES = {
 def test_learner_equals_the_paper_in_loss_and_gradient(double, variant):
     expected, changes = CASES[variant]
     learner = make(variant, **changes)
+    learner.before_step(0.0)
     # move away from the start, where twin and online network are equal and queues random
     for step in range(2):
         out = learner(batch(learner.views, step=step))
         out.loss.backward()
         with torch.no_grad():
             for p in learner.online.parameters():
-                p -= 0.05 * p.grad
+                p.sub_(0.05 * p.grad)
         learner.zero_grad()
         learner.after_step(out)
     b = batch(learner.views, step=9)
     if "crops" in variant:  # small crops after the large ones
-        large = 2 if variant.startswith("dcl") else 1
+        large = 1 if variant == "adco-crops" else 2
         b = b._replace(views=b.views[:large] + [view[..., :6, :6] for view in b.views[large:]])
     out = learner(b)
     out.loss.backward()
@@ -209,10 +290,16 @@ def test_npid_by_noise_contrast_equals_the_paper(double):
     learner = make("npid-nce")
     b = batch(1)
     noise = rng.fold(rng.fold(rng.fold(learner.seed, learner.step), 2), 0)
-    draws = (rng.uniform(rng.fold(noise, b.owner), 7) * 40).long()
+    draws = rng.integers(rng.fold(noise, b.owner), 7, 40)
     out = learner(b)
+    out.loss.backward()
+    ours = [p.grad.clone() for p in learner.online.parameters()]
+    learner.zero_grad()
     expected = npid.nce(online(learner, b.views)[0], b.owner, learner.twin.memory.vectors, draws, 0.07)
+    expected.backward()
     assert abs(out.loss - expected) < 1e-10
+    for mine, p in zip(ours, learner.online.parameters(), strict=True):
+        assert (mine - p.grad).abs().max() < 1e-10
 
 
 def test_npid_remembers_each_image_under_its_own_id(double):

@@ -103,15 +103,29 @@ def test_zero_vectors_give_no_nan(name):
     assert loss.isfinite() and gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("scale", [1e-15, 1e15])
+def test_inv_spread_stays_finite_where_a_stranger_is_all_but_identical():
+    """P of the wrong image is 1 to the last bit: log(1 - P) must not be log 0."""
+    from antipode import rng
+    from antipode.methods.invspread import Spread
+    from antipode.types import Pair
+
+    z = unit(torch.tensor([[1.0, 0.0, 1e-4], [1.0, 1e-4, 0.0], [-1.0, 0.2, 0.0]])).requires_grad_()
+    other = unit(torch.tensor([[-1.0, 0.0, 0.1], [-1.0, 0.1, 0.0], [0.0, 1.0, 0.0]]))
+    ids = torch.arange(3)
+    loss, _ = Spread(0.02)(Pair(z, other[None], ids, torch.cat([z, other]).detach(), ids.repeat(2), rng.key(0)))
+    loss.backward()
+    assert loss.isfinite() and z.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-15, 1e15, 1e30])
 def test_the_length_of_a_vector_does_not_matter(scale):
     a, b = close_views()
     assert torch.allclose(A.dcl(a * scale, b * scale, tau=0.1), A.dcl(a, b, tau=0.1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", PRESETS)
-def test_whole_learners_run_under_autocast(method):
-    """The networks may be half, everything after the projection is float32."""
+def test_half_projections_are_raised(method):
+    """The networks may be half (on a GPU tests/test_gpu.py runs them so); everything after them is float32."""
     learner = make(method)
     last = learner.predictor or learner.online.head
     last.register_forward_hook(lambda module, inputs, out: out.half())

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import platform
 from pathlib import Path
 
@@ -105,6 +106,10 @@ EFFECT = {
         subset=3,
         tau=0.3,
         tau_bank=(0.3, dict(negatives="bank", bank=8)),
+        fill=(False, dict(negatives="bank", bank=8)),
+        bank_lr=(1.0, dict(negatives="bank", bank=8)),
+        bank_momentum=(0.5, dict(negatives="bank", bank=8)),
+        bank_decay=(0.1, dict(negatives="bank", bank=8)),
         strength=(9.0, dict(pairing="many-keys", views=3)),
         ramp=(2, dict(pairing="many-keys", views=3, strength=9.0)),
         coupling="decoupled",
@@ -126,8 +131,9 @@ EFFECT = {
 
 def trace(learner):
     """What a keyword may change: losses and weights of four steps."""
-    losses = train(learner, 4, total=4)
-    return losses, [p.detach().double().sum().item() for p in learner.parameters()]
+    losses, sums = train(learner, 4, total=4), [p.detach().double().sum().item() for p in learner.parameters()]
+    assert all(math.isfinite(x) for x in losses + sums)
+    return losses, sums
 
 
 @pytest.mark.parametrize(("method", "keyword"), [(m, k) for m in PRESETS for k in arguments(m)])

@@ -25,13 +25,13 @@ def rank() -> int:
 
 def gather(x: Tensor) -> Tensor:
     """The rows of all ranks, (W*N,...) from (N,...) each, rank 0 first; gradients return to the rank they belong to."""
-    rows: Tensor = x if world() == 1 else _Gather.apply(x)  # type: ignore[no-untyped-call]
+    rows: Tensor = x if world() == 1 else _gather(x)
     return rows
 
 
 def total(x: Tensor) -> Tensor:
     """The sum over ranks, with gradient."""
-    whole: Tensor = x if world() == 1 else _Total.apply(x)  # type: ignore[no-untyped-call]
+    whole: Tensor = x if world() == 1 else _total(x)
     return whole
 
 
@@ -66,3 +66,8 @@ class _Total(torch.autograd.Function):
         grad = grad.clone(memory_format=torch.contiguous_format)
         process.all_reduce(grad)
         return grad
+
+
+# autograd's `apply` is untyped, and not in every version of torch
+_gather: Any = _Gather.apply
+_total: Any = _Total.apply

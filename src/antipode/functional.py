@@ -3,7 +3,7 @@
 Queries, keys and views are scaled to length one inside, in float32 at least, also under autocast; negatives are used
 as they are. Every loss is the mean over its queries. Nothing is detached unless said so: pass detached keys and
 targets. With gather=True the negatives are those of all ranks, with exact gradients: the mean over ranks of the losses,
-and of their gradients, equals one process on the whole batch.
+and of their gradients, equals one process on the whole batch. All ranks must hold equally many images.
 """
 
 import math
@@ -99,7 +99,7 @@ def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float, strength:
 
     `strength` is lambda at the 1/(2 tau^2) scale; 0 gives InfoNCE against the mean key.
     """
-    if strength < 0:
+    if not 0 <= strength < torch.inf:
         raise ValueError(f"strength must not be negative, got {strength}")
     with precise(query.device):
         scores, repel = _queue_terms(query, keys, negatives, tau)
@@ -109,14 +109,14 @@ def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float, strength:
 
 def _queue_terms(query: Tensor, keys: Tensor, negatives: Tensor, tau: float) -> tuple[Tensor, Tensor]:
     """Positive scores / tau (N,M) and repel (N,)."""
-    if not tau > 0:
+    if not 0 < tau < torch.inf:
         raise ValueError(f"tau must be positive, got {tau}")
     keys = keys[None] if keys.ndim == query.ndim == 2 else keys
     if query.ndim != 2 or keys.ndim != 3 or keys.shape[1:] != query.shape or not keys.shape[0]:
         raise ValueError(f"keys {tuple(keys.shape)} do not fit queries {tuple(query.shape)}: (N,D) or (M,N,D)")
     if negatives.ndim != 2 or negatives.shape[1] != query.shape[1]:
         raise ValueError(f"negatives {tuple(negatives.shape)} do not fit queries {tuple(query.shape)}: (K,D)")
-    if not len(negatives) or not len(query):
+    if not negatives.numel() or not query.numel():
         raise ValueError(f"a contrast needs queries and negatives, got {len(query)} and {len(negatives)}")
     query, keys = unit(query), unit(keys)
     scores = product(query, raised(negatives).to(query.dtype))
@@ -141,7 +141,7 @@ def centroid(online: Tensor, target: Tensor) -> Tensor:
 
     The sum over both directions of 2 - 2 cos; with V = 2 it is BYOL's symmetric loss.
     """
-    if online.ndim != 3 or online.shape != target.shape or len(online) < 2 or len(online) % 2:
+    if online.ndim != 3 or online.shape != target.shape or 0 in online.shape or len(online) % 2:
         raise ValueError(f"centroids need (V,N,D) twice with V even, got {tuple(online.shape)}, {tuple(target.shape)}")
     half = len(online) // 2
     with precise(online.device):
@@ -208,7 +208,7 @@ def alignment(x: Tensor, y: Tensor) -> Tensor:
 
 def uniformity(x: Tensor, t: float = 2) -> Tensor:
     """Wang & Isola's log mean exp(-t |x_i-x_j|^2) over pairs i < j of vectors (N,D), scaled to length one."""
-    if x.ndim != 2 or len(x) < 2:
+    if x.ndim != 2 or len(x) < 2 or not x.shape[1]:
         raise ValueError(f"uniformity needs at least two vectors (N,D), got {tuple(x.shape)}")
     with precise(x.device):
         z = unit(x)
@@ -236,18 +236,22 @@ def knn(
         raise ValueError(f"k must lie between 1 and the {len(train)} train features, got {k}")
     if tau is not None and not tau > 0:
         raise ValueError(f"tau must be positive or None, got {tau}")
+    if labels.is_floating_point():
+        raise ValueError(f"labels are whole numbers, not {labels.dtype}")
     labels = labels.long()
     least, most = int(labels.min()), int(labels.max())
     classes = most + 1 if classes is None else classes
     if least < 0 or most >= classes:
         raise ValueError(f"labels {least} to {most} do not fit {classes} classes")
     with torch.no_grad(), precise(train.device):
-        bank, votes = unit(train), raised(test).new_zeros(len(test), classes)
+        # float64 where exp(1/tau) would leave float32
+        wide = torch.float64 if tau is not None and tau < 0.0125 else raised(test).dtype
+        bank, votes = unit(train.to(wide)), test.new_zeros(len(test), classes, dtype=wide)
         rows = max(1, (1 << 26) // len(bank))  # 256 MiB of similarities at a time
         for start in range(0, len(test), rows):
-            near, index = product(unit(test[start : start + rows]), bank).topk(k, 1)
+            near, index = product(unit(test[start : start + rows].to(wide)), bank).topk(k, 1)
             weight = torch.ones_like(near) if tau is None else (near / tau).exp()
-            votes[start : start + rows].scatter_add_(1, labels[index], weight)
+            votes[start : start + rows].scatter_add_(1, labels[index], weight.to(votes.dtype))
         return votes
 
 

@@ -1,9 +1,9 @@
 """Randomness as a pure function: every draw is a hash of a key and a counter.
 
 A `torch.Generator` cannot live inside a compiled full graph, its state must be saved, and ranks drift apart. A hash of
-(seed, step, image id) has none of these troubles: the same numbers come out on every device, on one rank or eight,
-compiled or not, and a resumed run needs no state but its step. The mixer is splitmix64's finaliser (Steele, Lea &
-Flood, OOPSLA 2014); int64 products wrap in torch on all devices, which is what it needs.
+(seed, step, image id) has none of these troubles: the same numbers come out on every device (normal ones to the last
+bits of log and cos), on one rank or eight, compiled or not, and a resumed run needs no state but its step. The mixer is
+splitmix64's finaliser (Steele, Lea & Flood, OOPSLA 2014); int64 products wrap in torch on all devices, which it needs.
 """
 
 import hashlib
@@ -55,6 +55,11 @@ def fold(key: Tensor, counter: Tensor | int) -> Tensor:
 def uniform(key: Tensor, count: int) -> Tensor:
     """`count` numbers in [0,1), float32 (...,count), for every key (...)."""
     return (_shift(_counted(key, count), 40)).to(torch.float32) * 2.0**-24
+
+
+def integers(key: Tensor, count: int, below: int) -> Tensor:
+    """`count` whole numbers in [0,below), int64 (...,count), for every key (...)."""
+    return _shift(_counted(key, count), 1) % below
 
 
 def normal(key: Tensor, count: int) -> Tensor:

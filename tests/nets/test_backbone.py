@@ -5,6 +5,7 @@ import torch
 import torchvision
 from torch import nn
 
+from antipode.methods import build
 from antipode.nets.backbone import RESNETS, backbone, width, zero_residuals
 from antipode.nets.heads import StandardLinear, mlp
 from antipode.nets.norm import BatchNorm
@@ -48,10 +49,36 @@ def test_any_module_is_a_backbone():
     assert width(net) == 9 and net(torch.randn(3, 4, 32, 32)).shape == (3, 9)
 
 
-def test_a_torchvision_resnet_loses_its_classifier_only_inside():
+@pytest.mark.parametrize(
+    ("name", "classifier", "features"),
+    [("resnet18", "fc", 512), ("mobilenet_v3_small", "classifier", 576), ("convnext_tiny", "classifier", 768)],
+)
+def test_a_torchvision_model_loses_its_classifier_only_inside(name, classifier, features):
+    theirs = getattr(torchvision.models, name)()
+    ours = backbone(theirs)
+    assert width(ours) == features
+    assert not isinstance(getattr(theirs, classifier), nn.Identity)
+    trained = dict(theirs.named_parameters())
+    assert all(p is trained[key.removeprefix("net.")] for key, p in ours.named_parameters())
+
+
+@pytest.mark.parametrize("method", ["simsiam", "simo", "mocov2"])
+def test_trained_weights_are_not_touched_and_stay_the_callers(method):
     theirs = torchvision.models.resnet18()
-    assert width(backbone(theirs)) == 512
-    assert isinstance(theirs.fc, nn.Linear)
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.add_(0.01 * torch.randn_like(p))
+    before = {key: value.clone() for key, value in theirs.state_dict().items()}
+    learner = build(method, theirs)
+    assert all(torch.equal(value, before[key]) for key, value in theirs.state_dict().items())
+    mine = {key.removeprefix("net."): p for key, p in learner.backbone.named_parameters()}
+    assert all(mine[key] is p for key, p in theirs.named_parameters() if not key.startswith("fc"))
+
+
+def test_measuring_leaves_frozen_parts_frozen():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4).eval())
+    backbone(net)
+    assert net.training and not net[1].training
 
 
 def test_timm_by_name_or_a_sentence_without_it():

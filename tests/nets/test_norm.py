@@ -52,7 +52,9 @@ def test_half_precision_keeps_float32_statistics():
     assert out.dtype == torch.float16 and torch.allclose(out.float(), layer(x.half().float()), atol=2e-2)
 
 
-@pytest.mark.parametrize(("groups", "batch", "expected"), [(8, 256, 8), (8, 16, 8), (8, 12, 6), (8, 7, 1), (1, 64, 1)])
+@pytest.mark.parametrize(
+    ("groups", "batch", "expected"), [(8, 256, 8), (8, 16, 8), (8, 12, 6), (8, 7, 1), (8, 15, 5), (1, 64, 1)]
+)
 def test_a_small_batch_has_as_many_groups_as_leave_two_images_each(groups, batch, expected):
     assert local_groups(groups, batch) == expected
 
@@ -65,6 +67,14 @@ def test_converting_keeps_weights_statistics_and_names():
     assert isinstance(net.bn, BatchNorm) and net.bn.groups == 2
     after = net.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_converted_layer_is_the_same_weights_also_where_two_parents_share_it():
+    shared = nn.BatchNorm2d(3)
+    net = nn.Sequential(nn.Sequential(shared), nn.Sequential(shared))
+    weight, mean = shared.weight, shared.running_mean
+    convert(net, 2)
+    assert net[0][0] is net[1][0] and net[0][0].weight is weight and net[0][0].running_mean is mean
 
 
 def test_a_batch_norm_with_an_activation_inside_is_not_silently_replaced():

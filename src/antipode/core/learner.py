@@ -68,6 +68,8 @@ class Learner(nn.Module):
         options: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
         super().__init__()
+        if on not in ("prediction", "projection"):
+            raise ValueError(f"regularisers act on the prediction or the projection, not on {on!r}")
         self.online, self.twin, self.objective, self.predictor = online, twin, objective, predictor
         self.pairing, self.regularisers, self.options = pairing, list(regularisers), dict(options or {})
         self.scale, self.joint, self.renormalise, self.on, self.remember = scale, joint, renormalise, on, remember
@@ -110,6 +112,11 @@ class Learner(nn.Module):
         # AdCo's key encoder starts again from the query encoder once the bank is full (train.py, fd65f12)
         self.twin.follow(self.online, restart=filled)
         self.step += 1
+
+    def reseed(self, seed: int) -> "Learner":
+        """Draw Brownian kicks, subsets and shuffles from another seed; returns itself."""
+        self.seed.fill_(rng.number(seed, "noise"))
+        return self
 
     @property
     def backbone(self) -> nn.Module:
@@ -167,5 +174,8 @@ class Learner(nn.Module):
         if len(batch.views) != self.views:
             raise ValueError(f"this method needs {self.views} views of each image, got {len(batch.views)}")
         sizes = [len(view) for view in batch.views]
-        if batch.owner.ndim != 1 or set(sizes) != {len(batch.owner)}:
+        if batch.owner.ndim != 1 or set(sizes) != {len(batch.owner)} or not len(batch.owner):
             raise ValueError(f"views of {sizes} images do not fit image ids of shape {tuple(batch.owner.shape)}")
+        kinds = {batch.owner.dtype, *(view.dtype for view in batch.views)}
+        if batch.owner.dtype != torch.int64 or not all(view.is_floating_point() for view in batch.views):
+            raise ValueError(f"views are floats and image ids int64, but here are {', '.join(map(str, kinds))}")

@@ -6,6 +6,7 @@ all its negatives; every contrastive loss of our papers is a function of the thr
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -33,17 +34,17 @@ class Gaussian(nn.Module):
 
     bound = q.mu/tau + lambda/(2 tau^2) q' Sigma q, and q' Sigma q is the population variance of the M scores: no D x D
     matrix is ever built. lambda rises in `stairs` equal steps over training, one an epoch in the authors' code
-    (main_moco.py, 1cefabb); 0 stairs hold it constant.
+    (main_moco.py, 1cefabb); 0 stairs hold it constant, and so does a loop that never calls `at`.
     """
 
     now: Tensor
 
     def __init__(self, strength: float, stairs: int = 0) -> None:
         super().__init__()
-        if strength < 0 or stairs < 0:
+        if not 0 <= strength < torch.inf or stairs < 0:
             raise ValueError(f"JCL's strength and ramp must not be negative, got {strength} and {stairs}")
         self.strength, self.stairs = strength, stairs
-        self.register_buffer("now", torch.tensor(strength / max(stairs, 1)))
+        self.register_buffer("now", torch.tensor(float(strength)))
 
     def at(self, progress: float) -> None:
         """Set lambda for a step at `progress` in [0,1)."""
@@ -73,9 +74,13 @@ def no_margin(count: Tensor) -> Tensor:
 
 def eqco(alpha: float) -> Margin:
     """EqCo eq. (6): K negatives weigh as much as alpha would, log(alpha/K) on each of them."""
-    if not alpha > 0:
+    if not 0 < alpha < torch.inf:
         raise ValueError(f"EqCo's alpha must be positive, got {alpha}")
-    return lambda count: math.log(alpha) - count.log()
+    return partial(_equivalent, alpha=alpha)
+
+
+def _equivalent(count: Tensor, alpha: float) -> Tensor:
+    return math.log(alpha) - count.log()
 
 
 # Couplings: how attraction and repulsion meet
@@ -99,14 +104,14 @@ def weighted(sharpness: float, detach: bool = True, gather: bool = True) -> Coup
     """
     if not sharpness >= 0:
         raise ValueError(f"DCLW's sigma must be positive, got tau/sigma = {sharpness}")
+    return partial(_weighted, sharpness=sharpness, detach=detach, gather=gather)
 
-    def coupling(terms: Terms) -> Tensor:
-        closeness = terms.attract * sharpness
-        everyone = dist.gather(closeness) if gather else closeness
-        weight = 2 - torch.exp(closeness - torch.logsumexp(everyone, 0) + math.log(len(everyone)))
-        return terms.repel - (weight.detach() if detach else weight) * terms.attract
 
-    return coupling
+def _weighted(terms: Terms, sharpness: float, detach: bool, gather: bool) -> Tensor:
+    closeness = terms.attract * sharpness
+    everyone = dist.gather(closeness) if gather else closeness
+    weight = 2 - torch.exp(closeness - torch.logsumexp(everyone, 0) + math.log(len(everyone)))
+    return terms.repel - (weight.detach() if detach else weight) * terms.attract
 
 
 def multiplier(terms: Terms) -> Tensor:

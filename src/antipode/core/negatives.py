@@ -55,7 +55,7 @@ class InBatch(nn.Module):
         return scores.gather(1, lots.topk(self.subset, 1, largest=False).indices)
 
     def _lots(self, pair: Pair) -> Tensor:
-        """A number in [0,1) for each vector of the pool, (1,P) or (N,P): by image and view, so in any order the same."""
+        """A number in [0,1) for each vector of the pool, (1,P) or (N,P): by image and view, not by place."""
         view = torch.arange(len(pair.pool), device=pair.pool.device) // (len(pair.query) * dist.world())
         rows = pair.noise[None] if self.shared else rng.fold(pair.noise, pair.owner)
         return rng.uniform(rng.fold(rows[:, None], rng.fold(view, pair.pool_owner)), 1).squeeze(-1)

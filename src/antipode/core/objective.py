@@ -41,7 +41,7 @@ class Contrast(nn.Module):
         margin: Margin = no_margin,
     ) -> None:
         super().__init__()
-        if not tau > 0:
+        if not 0 < tau < torch.inf:
             raise ValueError(f"the temperature tau must be positive, got {tau}")
         if not negatives:
             raise ValueError("a contrast needs negatives: in-batch, a queue or a bank")
@@ -106,13 +106,17 @@ class Adversarial(nn.Module):
 
     def __init__(self, contrast: Contrast, *, tau: float) -> None:
         super().__init__()
-        if not tau > 0:
-            raise ValueError(f"the bank's temperature must be positive, got {tau}")
+        if not 0 < tau < torch.inf:
+            raise ValueError(f"the bank's temperature tau must be positive, got {tau}")
         banks = [part for part in contrast.negatives if isinstance(part, Bank)]
         if len(banks) != 1:
             raise ValueError(f"an adversarial contrast needs exactly one bank, got {len(banks)}")
-        self.contrast, self.tau, self.bank = contrast, tau, banks[0]
-        self.pool = contrast.pool
+        self.contrast, self.tau, self.pool = contrast, tau, contrast.pool
+
+    @property
+    def bank(self) -> Bank:
+        """The adversaries among the negatives."""
+        return next(part for part in self.contrast.negatives if isinstance(part, Bank))
 
     def forward(self, pair: Pair) -> tuple[Tensor, Metrics]:
         """The contrast, minus what the bank wants of it."""

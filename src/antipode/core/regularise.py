@@ -27,7 +27,8 @@ def _gram(z: Tensor) -> Tensor:
 def isotropy(outer: Tensor, n: int) -> Tensor:
     """|| (d/n) Z'Z - I ||^2 from Z'Z (D,D) of n unit vectors."""
     d = len(outer)
-    return ((outer * (d / n) - torch.eye(d, dtype=outer.dtype, device=outer.device)) ** 2).sum()
+    away: Tensor = outer * (d / n) - torch.eye(d, dtype=outer.dtype, device=outer.device)
+    return (away**2).sum()
 
 
 def nuclear(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
@@ -39,7 +40,8 @@ def _nuclear(z: Tensor) -> Tensor:
     n, d = z.shape
     # values beyond the rank are zero and count (n/d) each: sum s^2 - 2 sqrt(n/d) sum s + d (n/d)
     nuclear_norm: Tensor = torch.linalg.svdvals(z).sum()
-    return (z**2).sum() - 2 * (n / d) ** 0.5 * nuclear_norm + n
+    distance: Tensor = (z**2).sum() - 2 * (n / d) ** 0.5 * nuclear_norm + n
+    return distance
 
 
 def correlation(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
@@ -51,8 +53,8 @@ def _correlation(z: Tensor) -> Tensor:
     n = len(z) * dist.world()
     z = z - dist.total(z.sum(0)) / n
     covariance = dist.total(product(z.T, z.T)) / n
-    # a dimension that never varies correlates with nothing: the tiny sum keeps 0/0 out
-    deviation = (covariance.diagonal() + torch.finfo(z.dtype).tiny).sqrt()
+    # a dimension that hardly varies (1e-8 of an even share) correlates with nothing, and 0/0 stays out
+    deviation = covariance.diagonal().clamp(min=1e-8 / len(covariance)).sqrt()
     squared = (covariance / deviation / deviation[:, None]) ** 2
     return squared.sum() - squared.diagonal().sum()
 

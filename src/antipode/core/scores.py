@@ -21,8 +21,13 @@ def raised(x: Tensor) -> Tensor:
 def unit(x: Tensor) -> Tensor:
     """Vectors (...,D) at length one. A zero vector has no direction and stays zero, with a finite gradient."""
     x = raised(x)
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / torch.where(norm == 0, torch.ones_like(norm), norm)
+    # the largest entry first, so that no square over- or underflows: 1e-23 and 1e30 have directions too
+    x = x / _or_one(x.detach().abs().amax(-1, keepdim=True))
+    return x / _or_one(torch.linalg.vector_norm(x, dim=-1, keepdim=True))
+
+
+def _or_one(length: Tensor) -> Tensor:
+    return torch.where(length == 0, torch.ones_like(length), length)
 
 
 @contextmanager
@@ -45,6 +50,8 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     An operator of its own because the precision switch is global state: inside the operator it reaches forward and
     backward, eager and compiled, and nothing else.
     """
+    if not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0:
+        raise ValueError("losses have no forward-mode derivative (torch.func.jvp): use backward or torch.autograd.grad")
     scores: Tensor = _product(left, right)
     return scores
 

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
 from typing import Protocol
 
@@ -32,13 +33,21 @@ class Twin(Protocol):
 def constant(momentum: float) -> Momentum:
     """MoCo: the same momentum always."""
     _share(momentum)
-    return lambda progress: momentum
+    return partial(_constant, momentum=momentum)
 
 
 def cosine(momentum: float) -> Momentum:
     """BYOL: from `momentum` to 1 along half a cosine, 1 - (1-m)(cos(pi t)+1)/2."""
     _share(momentum)
-    return lambda progress: 1 - (1 - momentum) * (math.cos(math.pi * progress) + 1) / 2
+    return partial(_cosine, momentum=momentum)
+
+
+def _constant(progress: float, momentum: float) -> float:
+    return momentum
+
+
+def _cosine(progress: float, momentum: float) -> float:
+    return 1 - (1 - momentum) * (math.cos(math.pi * progress) + 1) / 2
 
 
 class Shared(nn.Module):
@@ -101,7 +110,7 @@ class Ema(nn.Module):
     def at(self, progress: float) -> None:
         """Set the momentum for a step at `progress`."""
         momentum = self.momentum(progress)
-        self.pace.copy_(torch.tensor([momentum, 1 - momentum]))
+        self.pace.copy_(torch.tensor([momentum, 1 - momentum], dtype=torch.float64))
 
     @torch.no_grad()
     def follow(self, online: nn.Module, restart: bool = False) -> None:

@@ -59,11 +59,14 @@ def build(
     method: str,
     backbone: str | nn.Module = "resnet50",
     *,
-    stem: Stem = "imagenet",
+    stem: Stem | None = None,
     channels: int = 3,
+    seed: int = 0,
     **choices: Any,
 ) -> Learner:
     """The bare learner of a method, for a loop of one's own; `choices` are the preset's keyword arguments.
+
+    `seed` is for what a learner draws while it trains (kicks, subsets, shuffles); weights start from torch's own.
 
     for batch in batches:                                     # antipode.types.Batch(views, owner)
         learner.before_step(progress)                         # in [0,1)
@@ -76,7 +79,7 @@ def build(
     for name in choices:
         if name not in known:
             raise ValueError(f"method {method} has no argument {name!r}{_nearest(name, known)}")
-    return PRESETS[method](make_backbone(backbone, stem=stem, channels=channels), **choices)
+    return PRESETS[method](make_backbone(backbone, stem=stem, channels=channels), **choices).reseed(seed)
 
 
 def _nearest(name: str, known: Any) -> str:

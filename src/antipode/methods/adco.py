@@ -51,5 +51,12 @@ def adco(
         pairing=pairing,
     )
     learner.scale = float(max(crops, 1))
-    learner.options["bank"] = {"lr": bank_lr, "momentum": bank_momentum, "weight_decay": bank_decay}
+    learner.options["bank"] = bank_options(bank_lr, bank_momentum, bank_decay)
     return learner
+
+
+def bank_options(lr: float | None, momentum: float | None, decay: float | None) -> dict[str, float]:
+    """What the optimiser's group of the bank gets; the authors' numbers where none are given."""
+    given = {"lr": lr, "momentum": momentum, "weight_decay": decay}
+    authors = {"lr": 3.0, "momentum": 0.9, "weight_decay": 1e-4}
+    return {name: authors[name] if value is None else value for name, value in given.items()}

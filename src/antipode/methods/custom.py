@@ -13,6 +13,7 @@ from antipode.core.negatives import Bank, InBatch, Negatives, Queue
 from antipode.core.objective import Adversarial, Align, Contrast, Objective
 from antipode.core.pairing import Pairing, crops, each_key, halves, many_keys, one_way, swap
 from antipode.core.twin import Ema, Shared, Twin, constant, cosine
+from antipode.methods.adco import bank_options
 from antipode.nets.backbone import width
 from antipode.nets.heads import Norm, mlp
 from antipode.nets.norm import convert
@@ -38,6 +39,10 @@ def custom(
     negatives: str = "in-batch",
     queue: int | None = None,
     bank: int | None = None,
+    fill: bool | None = None,
+    bank_lr: float | None = None,
+    bank_momentum: float | None = None,
+    bank_decay: float | None = None,
     subset: int | None = None,
     tau: float | None = None,
     tau_bank: float | None = None,
@@ -61,20 +66,24 @@ def custom(
 
     negatives: "in-batch" (all key views), "in-batch-keys" (the pair's own), "queue" (65536), "bank" (65536), joined by
     "+", or "none", which aligns as BYOL does. strength makes the positives JCL's Gaussian, alpha adds EqCo's margin,
-    coupling is InfoNCE's, DCL's or DCLW's (sigma .5). tau is .2, tau_bank .02, momentum .999 unless given. groups > 1
-    breaks batch norm into groups and shuffles an EMA twin's batch among them. An argument that nothing would read, or a
-    combination without meaning, is refused.
+    coupling is InfoNCE's, DCL's or DCLW's (sigma .5). tau is .2, tau_bank .02, momentum .999 unless given, and the
+    bank's settings are AdCo's. subset draws one set of in-batch negatives for all queries. joint sends views of one
+    size through both networks together. groups > 1 breaks batch norm into groups and shuffles an EMA twin's batch among
+    them. An argument that nothing would read, or a combination without meaning, is refused.
     """
     given = dict(locals())
     _refuse_unread(given)
     size = width(backbone)
-    online = convert(Encoder(backbone, mlp([size, hidden or size, dim], norm=norm)), groups)
+    inner = size if hidden is None else hidden
+    online = convert(Encoder(backbone, mlp([size, inner, dim], norm=norm)), groups)
     return Learner(
         online=online,
-        twin=_twin(online, twin, momentum, momentum_schedule, groups),
+        twin=_twin(online, given),
         pairing=PAIRINGS[pairing](views),
         objective=_objective(given),
-        predictor=convert(mlp([dim, hidden or size, dim], norm=norm), groups) if predictor else None,
+        predictor=convert(mlp([dim, size if hidden is None else hidden, dim], norm=norm), groups)
+        if predictor
+        else None,
         regularisers=[
             (name, given[name], term)
             for name, term in (
@@ -86,14 +95,16 @@ def custom(
         ],
         scale=scale,
         joint=joint,
+        options={"bank": bank_options(bank_lr, bank_momentum, bank_decay)} if "bank" in negatives.split("+") else None,
     )
 
 
-def _twin(online: Encoder, name: str, momentum: float | None, schedule: str | None, groups: int) -> Twin:
-    if name != "ema":
-        return Shared(stop=name == "stop-gradient")
-    share = 0.999 if momentum is None else momentum
-    return Ema(online, cosine(share) if schedule == "cosine" else constant(share), shuffle=groups > 1)
+def _twin(online: Encoder, given: dict[str, Any]) -> Twin:
+    if given["twin"] != "ema":
+        return Shared(stop=given["twin"] == "stop-gradient")
+    share = 0.999 if given["momentum"] is None else given["momentum"]
+    path = cosine(share) if given["momentum_schedule"] == "cosine" else constant(share)
+    return Ema(online, path, shuffle=given["groups"] > 1, joint=given["joint"])
 
 
 def _objective(given: dict[str, Any]) -> Objective:
@@ -118,7 +129,7 @@ def _negatives(given: dict[str, Any]) -> list[Negatives]:
         "in-batch": lambda: InBatch("all", subset),
         "in-batch-keys": lambda: InBatch("pair", subset),
         "queue": lambda: Queue(65536 if given["queue"] is None else given["queue"], dim),
-        "bank": lambda: Bank(65536 if given["bank"] is None else given["bank"], dim),
+        "bank": lambda: Bank(65536 if given["bank"] is None else given["bank"], dim, given["fill"] is not False),
     }
     names = given["negatives"].split("+")
     for name in names:
@@ -132,6 +143,8 @@ def _refuse_unread(given: dict[str, Any]) -> None:
     names, many = given["negatives"].split("+"), given["pairing"] in ("crops", "many-keys", "each-key", "halves")
     if given["pairing"] not in PAIRINGS or given["twin"] not in ("shared", "stop-gradient", "ema"):
         raise ValueError(f"pairing is one of {', '.join(PAIRINGS)} and twin one of shared, stop-gradient, ema")
+    if given["momentum_schedule"] not in (None, "constant", "cosine"):
+        raise ValueError(f"momentum_schedule is constant or cosine, not {given['momentum_schedule']!r}")
     if given["coupling"] not in ("coupled", "decoupled", "weighted"):
         raise ValueError(f"coupling is one of coupled, decoupled, weighted, not {given['coupling']!r}")
     if given["views"] != 2 and not many:
@@ -142,7 +155,7 @@ def _refuse_unread(given: dict[str, Any]) -> None:
         "momentum_schedule": given["twin"] == "ema",
         "queue": "queue" in names,
         "bank": "bank" in names,
-        "tau_bank": "bank" in names,
+        **dict.fromkeys(("tau_bank", "fill", "bank_lr", "bank_momentum", "bank_decay"), "bank" in names),
         "subset": "in-batch" in names or "in-batch-keys" in names,
         "tau": contrast,
         "strength": contrast and given["pairing"] == "many-keys",

@@ -20,9 +20,9 @@ def dcl(
     """DCL (Yeh et al., ECCV 2022, arXiv 2110.06848): loss = r - a, the positive struck out of the denominator (eq. 5).
 
     On SimCLR (tau .1; .07 for small images) r is one log-sum-exp over both views of all other images; on MoCo v1 and v2
-    over the queue. `crops` adds local crops after the two large views: each meets every large view of its image and is
-    repelled by the large views of the others (derived; the paper gives no details). The mean over anchors, where the
-    paper writes a sum.
+    over the queue. `crops` adds local crops after the two large views (derived; the paper gives no details). On SimCLR
+    each meets every large view of its image and is repelled by the large views of the others; on MoCo the first view
+    answers all others and the queue repels. The mean over anchors, where the paper writes a sum.
     """
     return on_base(
         backbone,

@@ -61,14 +61,14 @@ def simo(
 ) -> Learner:
     """SiMo (Zhu et al. 2020, arXiv 2010.01929): MoCo v2 without a queue, EqCo's margin on the batch's own keys.
 
-    loss = softplus(r - a + log(alpha/K)). Negatives are `negatives` of the other N-1 keys of the batch, one draw shared by all queries; all by default, which
-    the paper calls K = 256 at N = 256. Batch norm over the whole batch in both encoders (groups=1), and after each
-    layer of the head; groups > 1 with shuffled keys is the paper's table 4. momentum=0 is its table 3. The released
-    code has the factor alpha/K commented out; here it acts.
+    loss = softplus(r - a + log(alpha/K)), r over `negatives` of the other N-1 keys of the batch, one draw shared by all
+    queries; all by default, which the paper calls K = 256 at N = 256. Batch norm over the whole batch in both encoders
+    (groups=1), and after each layer of the head; groups > 1 with shuffled keys is the paper's table 4. momentum=0 is
+    its table 3. The released code has the factor alpha/K commented out; here it acts.
     """
     zero_residuals(backbone)
     size = width(backbone)
-    sizes = [size, hidden or size, dim]
+    sizes = [size, size if hidden is None else hidden, dim]
     head = mlp(sizes, norm="batch", last_norm=True, hidden_bias=False, last_bias=False, std=0.01)
     online = convert(Encoder(backbone, head), groups)
     return Learner(

@@ -24,7 +24,13 @@ def simclr_frame(
 ) -> Learner:
     """One network, keys are queries, batch norm over both views and all ranks, a two-layer head with BN on both."""
     size = width(backbone)
-    head = mlp([size, hidden or size, dim], norm="batch", last_norm=True, hidden_bias=False, last_bias=False)
+    head = mlp(
+        [size, size if hidden is None else hidden, dim],
+        norm="batch",
+        last_norm=True,
+        hidden_bias=False,
+        last_bias=False,
+    )
     return Learner(
         online=convert(Encoder(backbone, head), groups=1),
         twin=Shared(),
@@ -56,7 +62,7 @@ def moco_frame(
 
 def moco_head(backbone: nn.Module, dim: int, hidden: int | None) -> nn.Module:
     """MoCo v2's head: two layers with ReLU between and no batch norm."""
-    return mlp([width(backbone), hidden or width(backbone), dim])
+    return mlp([width(backbone), width(backbone) if hidden is None else hidden, dim])
 
 
 def on_base(

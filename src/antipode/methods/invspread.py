@@ -25,7 +25,7 @@ class Spread(nn.Module):
         terms = self.contrast.terms(pair)
         whole = torch.logaddexp(terms.attract, terms.repel)
         log_p = self.contrast.negatives[0](pair) / self.contrast.tau - whole[:, None]  # (N,P), own views at -inf
-        loss = (whole - terms.attract - torch.log1p(-log_p.exp()).sum(1)).mean()
+        loss = (whole - terms.attract - _log_other(log_p).sum(1)).mean()
         return loss, self.contrast.metrics(loss, terms)
 
     def at(self, progress: float) -> None:
@@ -34,6 +34,12 @@ class Spread(nn.Module):
     def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
         """Nothing to keep."""
         return False
+
+
+def _log_other(log_p: Tensor) -> Tensor:
+    """log(1 - p) of log p; finite where rounding says that p is 1."""
+    log_p = log_p.clamp(max=-torch.finfo(log_p.dtype).eps)
+    return torch.where(log_p > -0.7, torch.log(-torch.expm1(log_p)), torch.log1p(-log_p.exp()))
 
 
 def invspread(backbone: nn.Module, *, tau: float = 0.1, dim: int = 128) -> Learner:

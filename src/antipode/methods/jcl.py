@@ -29,7 +29,8 @@ def jcl(
     `strength` is lambda at the 1/(2 tau^2) scale, 2.0 in the released script, 4.0 in the ablations. It rises once an
     epoch to its full value: `ramp` is the number of epochs (200), 0 holds it constant. The queue takes in the mean of
     an image's keys, not renormalised; all keys of a batch pass the key encoder together. form="each" is the vanilla
-    baseline of the supplement: the mean of M' ordinary losses. Disagreement: the script makes 4 keys, the paper says 5.
+    baseline of the supplement: the mean of M' ordinary losses, each with its own product with the queue, which takes in
+    the first key. Disagreement: the script makes 4 keys, the paper says 5.
     """
     if form not in ("gaussian", "each"):
         raise ValueError(f"JCL's form is 'gaussian' or 'each', not {form!r}")

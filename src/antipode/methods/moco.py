@@ -33,6 +33,7 @@ def mocov2(
 ) -> Learner:
     """MoCo v2 (Chen et al. 2020, arXiv 2003.04297): MoCo with a two-layer head, tau .2 and stronger augmentation.
 
-    loss = softplus(r - a), r over a queue of earlier keys. The head has no batch norm; its hidden size is the feature width. Deviation: none known.
+    loss = softplus(r - a), r over a queue of earlier keys. The head has no batch norm; its hidden size is the feature
+    width. Deviation: none known.
     """
     return on_base(backbone, "mocov2", tau=tau, dim=dim, hidden=hidden, queue=queue, momentum=momentum, groups=groups)

@@ -32,16 +32,18 @@ def msbreg(
     dim: int | None = None,
     hidden: int | None = None,
 ) -> Learner:
-    """MSBReg (Moon et al. 2022, arXiv 2207.03552): BYOL on centroids of V views + l_s singular value + l_b Brownian.
+    """MSBReg (Moon et al. 2022, arXiv 2207.03552): loss = BYOL's on centroids of V views + l_s L_s + l_b L_b.
 
-    With two views and no regulariser it is BYOL. No formula of the paper is public; the defaults are the forms that
-    agree with all it says, the alternatives are the named switches (docs/methods/msbreg.md). Weights are ImageNet-100's
-    best. `uniform` adds Wang & Isola's uniformity (table 3); norm="layer" and "weight" replace the heads' BN (table 4);
+    L_s evens out the singular values of the embeddings, L_b kicks each image in a random direction. With two views and
+    no regulariser it is BYOL. No formula of the paper is public; the defaults are the forms that agree with all it
+    says, the alternatives are the named switches (docs/methods/msbreg.md). The weights are the best for ImageNet-100.
+    `uniform` adds Wang & Isola's uniformity (table 3); norm="layer" and "weight" replace the heads' BN (table 4);
     centroid="repeat" is batch repetition, V/2 independent pairs, for comparison. Heads: hidden 512 and out 128 up to
     512 features (ResNet-18), else 2048 and 256; the momentum .99 is BYOL's, the paper's own is unknown.
     """
     small = width(backbone) <= 512
-    hidden, dim = hidden or (512 if small else 2048), dim or (128 if small else 256)
+    hidden = (512 if small else 2048) if hidden is None else hidden
+    dim = (128 if small else 256) if dim is None else dim
     projector = mlp([width(backbone), hidden, dim], norm=norm, last_bias=False)
     online = convert(Encoder(backbone, projector), groups=1)
     pairing, scale = _pairing(centroid, views)

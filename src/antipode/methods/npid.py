@@ -33,11 +33,15 @@ class Memory(nn.Module):
         if not 0 <= momentum < 1:
             raise ValueError(f"the memory's momentum must lie in [0,1), got {momentum}")
         self.momentum = momentum
-        # the authors' start: uniform with the variance of a random unit vector (NCEAverage.py)
-        self.register_buffer("vectors", (torch.rand(images, dim) * 2 - 1) * (3 / dim) ** 0.5)
+        # the authors' start is uniform in a cube, about as long as a unit vector (NCEAverage.py); here of length one
+        self.register_buffer("vectors", unit(torch.rand(images, dim) * 2 - 1))
 
     def recall(self, owner: Tensor) -> Tensor:
         """What is known (...,D) of images (...)."""
+        if owner.device.type == "cpu" and not torch.compiler.is_compiling() and owner.numel():
+            low, high = int(owner.min()), int(owner.max())
+            if low < 0 or high >= len(self.vectors):
+                raise ValueError(f"image ids {low} to {high} do not fit a memory of {len(self.vectors)} images")
         return self.vectors[owner]
 
     def forward(self, pair: Pair, live: bool = False) -> Tensor:
@@ -60,7 +64,9 @@ class Recall(nn.Module):
 
     def __init__(self, memory: Memory) -> None:
         super().__init__()
-        self.memory = memory
+        self.__dict__["memory"] = memory  # the objective's own: registered twice it would be saved twice
+
+    memory: Memory
 
     def forward(self, images: list[Tensor], z: list[Tensor], owner: Tensor, noise: Tensor) -> list[Tensor]:
         """Keys (N,D) for the one view."""
@@ -94,8 +100,7 @@ class NoiseContrast(nn.Module):
 
     def scores(self, query: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
         """Scores / tau (N,1+count): the own image first, then the draws."""
-        images = len(self.memory.vectors)
-        drawn = (rng.uniform(rng.fold(noise, owner), self.count) * images).long()
+        drawn = rng.integers(rng.fold(noise, owner), self.count, len(self.memory.vectors))
         entries = self.memory.recall(torch.cat([owner[:, None], drawn], 1)).to(query.dtype)
         return (query[:, None] * entries).sum(-1) / self.tau
 

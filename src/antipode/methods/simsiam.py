@@ -18,7 +18,8 @@ def simsiam(backbone: nn.Module, *, dim: int = 2048, hidden: int | None = None, 
     """
     zero_residuals(backbone)
     size = width(backbone)
-    sizes = [size, hidden or size, hidden or size, dim]
+    inner = size if hidden is None else hidden
+    sizes = [size, inner, inner, dim]
     projector = mlp(sizes, norm="batch", last_norm=True, last_affine=False, hidden_bias=False, last_bias=False)
     return Learner(
         online=convert(Encoder(backbone, projector), groups=1),

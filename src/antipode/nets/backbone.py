@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
-from torchvision.models.resnet import ResNet as TorchvisionResNet
 
 Stem = Literal["imagenet", "half", "small"]
 
@@ -114,39 +113,43 @@ class Wrapped(nn.Module):
     def _measure(self, channels: int) -> int:
         """The feature width, from one grey image; ImageNet's size where the net refuses a small one."""
         where = next(self.net.parameters(), torch.zeros(()))
-        mode = self.net.training
+        modes = {module: module.training for module in self.net.modules()}
         self.net.eval()
         error: Exception | None = None
         for size in (32, 224):
             try:
                 out = self.forward(where.new_full((1, channels, size, size), 0.5))
                 break
-            except (RuntimeError, AssertionError) as refused:
+            except (RuntimeError, AssertionError, ValueError) as refused:
                 error = refused
         else:
             raise ValueError(f"the backbone takes neither 32 nor 224 px images of {channels} channels: {error}")
-        self.net.train(mode)
+        for module, mode in modes.items():
+            module.training = mode
         if out.ndim != 2:
             raise ValueError(f"a backbone must return (N,D), a map (N,D,H,W) or tokens (N,T,D), got {out.ndim} axes")
         return out.shape[1]
 
 
-def backbone(net: str | nn.Module, *, stem: Stem = "imagenet", channels: int = 3) -> nn.Module:
+def backbone(net: str | nn.Module, *, stem: Stem | None = None, channels: int = 3) -> nn.Module:
     """A backbone with `.width`, by name ("resnet18", "timm:vit_small_patch16_224") or from a module of one's own.
 
-    A module is used as it is (not copied); a torchvision ResNet without its classifier, since logits are no features.
+    The weights of a module are used as they are, not copied: training it trains the caller's. A classifier of
+    torchvision's is left out, since logits are no features. `stem` ("imagenet" by default) is for our ResNets.
     """
-    if isinstance(net, TorchvisionResNet):
-        return Wrapped(_without_classifier(net), channels)
     if isinstance(net, nn.Module):
-        return net if isinstance(getattr(net, "width", None), int) else Wrapped(net, channels)
+        if stem is not None:
+            raise ValueError(f"the stem {stem!r} is for backbones by name; this one has its own")
+        return _given(net, channels)
     if net.startswith("timm:"):
-        return _timm(net.removeprefix("timm:"), stem, channels)
+        if stem is not None:
+            raise ValueError(f"the stem {stem!r} is for our ResNets; {net} has its own")
+        return _timm(net.removeprefix("timm:"), channels)
     if net not in RESNETS:
         near = difflib.get_close_matches(net, RESNETS, 1)
         hint = f", did you mean {near[0]!r}?" if near else f": choose from {', '.join(RESNETS)} or timm:NAME"
         raise ValueError(f"there is no backbone {net!r}{hint}")
-    return ResNet(RESNETS[net], stem=stem, channels=channels)
+    return ResNet(RESNETS[net], stem="imagenet" if stem is None else stem, channels=channels)
 
 
 def width(net: nn.Module) -> int:
@@ -157,19 +160,29 @@ def width(net: nn.Module) -> int:
     return size
 
 
-def _without_classifier(net: TorchvisionResNet) -> nn.Module:
-    bare: nn.Module = copy.copy(net)  # the caller's own keeps its fc
-    bare._modules = {**net._modules, "fc": nn.Identity()}
+def _given(net: nn.Module, channels: int) -> nn.Module:
+    """A module of one's own: itself where it states its width and returns (N,width), else wrapped."""
+    if isinstance(net, ResNet | Wrapped):
+        return net
+    wrapped, stated = Wrapped(_without_classifier(net), channels), getattr(net, "width", None)
+    return net if stated == wrapped.width else wrapped
+
+
+def _without_classifier(net: nn.Module) -> nn.Module:
+    """A torchvision model without its last layers; any other module as it is."""
+    names = [name for name in ("fc", "classifier", "heads", "head") if name in net._modules]
+    if not type(net).__module__.startswith("torchvision.models") or not names:
+        return net
+    bare = copy.copy(net)  # the caller's own keeps its classifier
+    bare._modules = {**net._modules, names[0]: nn.Identity()}
     return bare
 
 
-def _timm(name: str, stem: Stem, channels: int) -> nn.Module:
+def _timm(name: str, channels: int) -> nn.Module:
     try:
         import timm  # noqa: PLC0415
     except ImportError:
         raise ValueError("backbones of timm need the extra: pip install 'antipode[timm]'") from None
-    if stem != "imagenet":
-        raise ValueError(f"the small-image stem is for our ResNets; timm:{name} has its own")
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), 1)
         raise ValueError(f"timm has no model {name!r}" + (f", did you mean {near[0]!r}?" if near else ""))
@@ -177,8 +190,12 @@ def _timm(name: str, stem: Stem, channels: int) -> nn.Module:
 
 
 def zero_residuals(net: nn.Module) -> None:
-    """Start every residual branch at zero: the last batch norm's scale is 0 (SimSiam, SiMo)."""
+    """Start every residual branch at zero: the last batch norm's scale is 0 (SimSiam, SiMo).
+
+    Only where that scale is still at its own start, 1 everywhere: weights that were trained are left alone.
+    """
     for module in net.modules():
         if isinstance(module, Bottleneck | BasicBlock):
             last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
-            nn.init.zeros_(last.weight)
+            if bool((last.weight == 1).all()):
+                nn.init.zeros_(last.weight)

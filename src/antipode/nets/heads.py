@@ -27,6 +27,8 @@ def mlp(
     norm: "batch", "layer", "weight" (weight-standardised linear layers and no norm), or "none".
     std: linear weights from N(0, std^2) instead of torch's default.
     """
+    if norm not in ("batch", "layer", "weight", "none"):
+        raise ValueError(f"a head's norm is batch, layer, weight or none, not {norm!r}")
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"a head needs at least an input and an output size, all positive, got {sizes}")
     layers: list[nn.Module] = []

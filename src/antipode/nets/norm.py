@@ -20,7 +20,7 @@ class BatchNorm(nn.Module):
     """Batch norm of (B,C) or (B,C,H,W) with `groups` sets of statistics over the batch of all ranks.
 
     groups=1 spans all ranks. More are consecutive parts of the global batch: g on one device, g/W on each of W ranks.
-    A small batch has as many groups, up to `groups`, as leave two images in each. The running statistics are the
+    A small batch has as many equal groups, up to `groups`, as leave two images in each. The running statistics are the
     mean over groups. Half precision is normalised with float32 statistics, as torch does.
     """
 
@@ -83,37 +83,40 @@ class BatchNorm(nn.Module):
 
 
 def local_groups(groups: int, batch: int) -> int:
-    """How many groups the `batch` images of this rank form, so that all ranks have at most `groups`."""
+    """How many equal groups the `batch` images of this rank form, so that all ranks have at most `groups`."""
     world = dist.world()
     if groups == 1:
         return 1
     if groups % world:
         raise ValueError(f"{groups} batch-norm groups cannot be shared among {world} ranks: use 1 or a multiple")
-    fitting = (g for g in range(groups // world, 1, -1) if batch % g == 0 and batch >= 2 * g)
-    return next(fitting, 1)
+    most = groups // world
+    fitting = next((g for g in range(most, 1, -1) if batch % g == 0 and batch >= 2 * g), 1)
+    if fitting == 1 and most > 1 and batch >= 2 * most:
+        raise ValueError(f"{batch} images cannot be split into 2 to {most} equal batch-norm groups: change the batch")
+    return fitting
 
 
-def convert(net: Net, groups: int) -> Net:
-    """The net with every batch norm of its own replaced by ours, in place; weights and statistics are kept."""
+def convert(net: Net, groups: int, _seen: dict[int, BatchNorm] | None = None) -> Net:
+    """The net with every batch norm of its own replaced by ours, in place; the tensors are the same ones."""
+    seen = {} if _seen is None else _seen
     for name, child in net.named_children():
         if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d):
-            setattr(net, name, _ours(child, groups))  # type: ignore[arg-type]
+            if id(child) not in seen:
+                seen[id(child)] = _ours(child, groups)  # type: ignore[arg-type]
+            setattr(net, name, seen[id(child)])
         elif isinstance(child, BatchNorm):
             child.groups = groups
         elif isinstance(child, nn.modules.batchnorm._BatchNorm) and (groups > 1 or dist.world() > 1):
             raise ValueError(f"a batch norm of type {type(child).__name__} cannot be given {groups} statistics groups")
         else:
-            convert(child, groups)
+            convert(child, groups, seen)
     return net
 
 
 def _ours(layer: nn.BatchNorm1d | nn.BatchNorm2d, groups: int) -> BatchNorm:
     if not layer.track_running_stats or layer.momentum is None:
         raise ValueError("batch norm without running statistics or with cumulative ones cannot be converted")
-    ours = BatchNorm(
-        layer.num_features, groups=groups, eps=layer.eps, momentum=layer.momentum, affine=layer.weight is not None
-    )
-    if layer.weight is not None:
-        ours.to(layer.weight)
-    ours.load_state_dict(layer.state_dict())
+    ours = BatchNorm(layer.num_features, groups=groups, eps=layer.eps, momentum=layer.momentum)
+    ours._parameters.update(layer._parameters)
+    ours._buffers.update(layer._buffers)
     return ours.train(layer.training)

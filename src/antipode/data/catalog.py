@@ -1,0 +1,85 @@
+"""Data sets by name."""
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from antipode.data import annotated, large, small
+from antipode.data.folder import folder
+from antipode.data.hub import hub
+from antipode.data.packed import packed
+from antipode.data.shards import webdataset
+from antipode.data.splits import Splits, normal
+from antipode.data.wrap import wrap
+
+Make = Callable[[Path | None, bool, int], Splits]
+
+SETS: dict[str, Make] = {
+    "shapes": small.shapes,
+    "digits": small.digits,
+    "cifar10": small.cifar10,
+    "cifar100": small.cifar100,
+    "stl10": small.stl10,
+    "fashionmnist": small.fashionmnist,
+    "imagenet": large.imagenet,
+    "imagenet100": large.imagenet100,
+    "tinyimagenet": large.tinyimagenet,
+    "places205": large.places205,
+    "inat18": large.inat18,
+    "voc07": annotated.voc07,
+    "voc07+12": annotated.voc0712,
+    "coco": annotated.coco,
+}
+
+PREFIXES: dict[str, Callable[[str, Path | None, bool], Splits]] = {
+    "folder": lambda rest, root, download: folder(rest),
+    "webdataset": webdataset,
+    "hf": lambda rest, root, download: hub(rest),
+    "packed": lambda rest, root, download: packed(rest),
+}
+
+HELP = {
+    "folder": "folder:PATH, images of one's own in class folders or a flat tree, any depth",
+    "webdataset": "webdataset:PATTERN, tar shards by path or address, such as data/train-{000..099}.tar",
+    "hf": "hf:NAME, a data set of the Hugging Face hub (extra `data`)",
+    "packed": "packed:DIR, what `antipode pack` has written",
+}
+
+
+def load(
+    name: "str | Dataset[Any] | Splits", root: str | Path | None = None, download: bool = False, seed: int = 0
+) -> Splits:
+    """The splits of a data set by name, or of a torch Dataset; ValueError or FileNotFoundError says what is wrong."""
+    if isinstance(name, Splits):
+        return name
+    if isinstance(name, Dataset):
+        return _own(name)
+    where = Path(root) if root else None
+    prefix, colon, rest = name.partition(":")
+    if colon and prefix in PREFIXES and rest:
+        return PREFIXES[prefix](rest, where, download)
+    if name not in SETS:
+        raise ValueError(unknown(name))
+    return SETS[name](where, download, seed)
+
+
+def unknown(name: str) -> str:
+    """The sentence for a name that is none."""
+    known = [*SETS, *(f"{prefix}:..." for prefix in PREFIXES)]
+    close = difflib.get_close_matches(name.lower(), known, 1, 0.4)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"there is no data set {name}; {hint}known are {', '.join(known)}"
+
+
+def summaries() -> dict[str, str]:
+    """One line for each name that `load` takes."""
+    lines = {name: (make.__doc__ or "").split("\n")[0] for name, make in SETS.items()}
+    return lines | {f"{prefix}:": text for prefix, text in HELP.items()}
+
+
+def _own(dataset: Dataset[Any]) -> Splits:
+    source = wrap(dataset)
+    return Splits(type(dataset).__name__, source, source, None, source.size, *normal(source))

@@ -1,0 +1,181 @@
+"""Images as uint8, in memory or decoded on demand. N images, B of them in a batch, C channels, H W pixels, K classes.
+
+Labels are for evaluation only: the loader hands out image ids, and `source.labels[ids]` are the labels.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as F
+
+TRIES = 100  # so many unreadable images in a row are a broken disk, not a few bad files
+
+
+class BrokenImages(UserWarning):
+    """Some images were left out or replaced; the text counts them and names the first."""
+
+
+class Skip(NamedTuple):
+    """An image that is not used, and why."""
+
+    name: str
+    reason: str
+
+
+class Source(Protocol):
+    """What the loader and the evaluations need of a data set. An image's id is its index."""
+
+    @property
+    def classes(self) -> list[str] | None: ...  # noqa: D102
+
+    @property
+    def labels(self) -> Tensor | None:
+        """Int64 (N,), or (N,K) where an image may have several classes: 1 present, 0 absent, -1 not to be judged."""
+
+    @property
+    def channels(self) -> int: ...  # noqa: D102
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Images uint8 (B,C,H,W) and their labels."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A data set as one tensor; a batch is an index operation, without a word between host and device."""
+
+    images: Tensor  # uint8 (N,C,H,W)
+    labels: Tensor | None = None
+    classes: list[str] | None = None
+    skipped: tuple[Skip, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def channels(self) -> int:
+        """C."""
+        return self.images.shape[1]
+
+    @property
+    def size(self) -> int:
+        """The shorter side in pixels."""
+        return min(self.images.shape[2:])
+
+    def to(self, device: torch.device | str) -> "Memory":
+        """The same data set on another device."""
+        labels = None if self.labels is None else self.labels.to(device)
+        return replace(self, images=self.images.to(device), labels=labels)
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Images uint8 (B,C,H,W) and their labels; indices must be on the device of the images."""
+        labels = None if self.labels is None else self.labels[indices]
+        return self.images.index_select(0, indices), labels
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A data set whose images, of any size, are read when they are needed."""
+
+    read: Callable[[int], Tensor]  # uint8 (C,H,W); ValueError or OSError where the image is broken
+    names: Sequence[str]
+    labels: Tensor | None = None
+    classes: list[str] | None = None
+    channels: int = 3
+    size: int = 224  # of what `take` gives
+    skipped: tuple[Skip, ...] = ()  # left out when the data set was opened
+    failed: dict[str, str] = field(default_factory=dict)  # name -> reason, of images that later could not be read
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def nearest(self, index: int) -> tuple[int, Tensor, list[Skip]]:
+        """The image at `index`, or the next that can be read: its index, itself (C,H,W), and what failed before it."""
+        failures: list[Skip] = []
+        for step in range(min(TRIES, len(self))):
+            at = (index + step) % len(self)
+            try:
+                return at, self.read(at), failures
+            except (ValueError, OSError) as error:
+                failures.append(Skip(self.names[at], str(error)))
+        first = failures[0]
+        raise ValueError(f"{len(failures)} images in a row cannot be read, the first: {first.name} {first.reason}")
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Images uint8 (B,C,size,size), the scaled centre of each, and their labels; the next replaces a broken one."""
+        images, found = [], []
+        for index in indices.tolist():
+            at, image, failures = self.nearest(index)
+            self.note(failures)
+            images.append(centre(image, self.size))
+            found.append(at)
+        return torch.stack(images), None if self.labels is None else self.labels[torch.tensor(found)]
+
+    def note(self, failures: list[Skip]) -> None:
+        """Count and list images that could not be read; the first ten are named in warnings, then tenfold counts."""
+        for failure in failures:
+            if failure.name in self.failed:
+                continue
+            self.failed[failure.name] = failure.reason
+            count = len(self.failed)
+            if count <= 10 or math.log10(count).is_integer():
+                text = f"{failure.name} {failure.reason}; the next image takes its place ({count} so far)"
+                warnings.warn(_printable(text), BrokenImages, stacklevel=3)
+
+
+def warn_skipped(where: object, skipped: Sequence[Skip], count: int) -> None:
+    """One warning for all that was left out of `count` files: how many, and the first five by name."""
+    if skipped:
+        first = "; ".join(f"{skip.name} {skip.reason}" for skip in skipped[:5])
+        text = f"{len(skipped)} of {count} files of {where} are left out ({first}{'; ...' if len(skipped) > 5 else ''})"
+        warnings.warn(_printable(text), BrokenImages, stacklevel=3)
+
+
+def _printable(text: str) -> str:
+    """A file name need not be valid Unicode, but the terminal wants it so."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def centre(image: Tensor, size: int) -> Tensor:
+    """The middle (C,size,size) of an image whose shorter side is scaled to 8/7 size: 256 and 224 as everywhere."""
+    height, width = image.shape[1:]
+    longest = 3 * min(height, width)  # the rest would be cut off anyway, after a resize of a strip to 25,600 px
+    image = F.center_crop(image, [min(height, longest), min(width, longest)])
+    image = F.resize(image, [round(size * 8 / 7)], antialias=True)
+    middle: Tensor = F.center_crop(image, [size, size])
+    return middle.contiguous()
+
+
+def subset(source: Source, indices: Tensor) -> Source:
+    """The images of a source at `indices`, in that order."""
+    labels = None if source.labels is None else source.labels[indices]
+    if isinstance(source, Memory):
+        return replace(source, images=source.images[indices], labels=labels)
+    if not isinstance(source, Decoded):
+        raise ValueError(f"a {type(source).__name__} cannot be split; use Memory or Decoded")
+    picked = indices.tolist()
+    names = [source.names[at] for at in picked]
+    return replace(source, read=_At(source.read, picked), names=names, labels=labels, failed={})
+
+
+@dataclass(frozen=True)
+class _At:
+    """A reader behind a list of indices. A class, not a closure, because workers may have to pickle it."""
+
+    read: Callable[[int], Tensor]
+    indices: list[int]
+
+    def __call__(self, index: int) -> Tensor:
+        return self.read(self.indices[index])
+
+    def encoded(self, index: int) -> bytes | None:
+        """The bytes of the image file, where the reader has one."""
+        encoded = getattr(self.read, "encoded", None)
+        found: bytes | None = encoded(self.indices[index]) if encoded else None
+        return found

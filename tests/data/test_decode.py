@@ -1,0 +1,187 @@
+import io
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from antipode.data import decode as module
+from antipode.data.decode import decode, header, tensor
+
+RANDOM = np.random.default_rng(0)
+PIXELS = np.asarray(Image.fromarray(RANDOM.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((40, 30), 3))
+
+
+def encoded(image, kind, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def chw(image):
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def storable():
+    """Every format and mode that Pillow can write."""
+    for kind in ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM"):
+        for mode in ("RGB", "L", "P", "RGBA", "LA", "1", "CMYK"):
+            try:
+                yield pytest.param(encoded(Image.fromarray(PIXELS).convert(mode), kind), id=f"{kind}-{mode}")
+            except (OSError, ValueError):
+                continue
+
+
+@pytest.mark.parametrize("data", list(storable()))
+def test_every_mode_of_every_format_is_what_pillow_makes_of_it(data):
+    assert torch.equal(decode(data), chw(Image.open(io.BytesIO(data)).convert("RGB")))
+
+
+@pytest.mark.parametrize("data", list(storable()))
+def test_without_torchvisions_operator_the_pixels_are_the_same(data, monkeypatch):
+    fast = decode(data)
+    monkeypatch.setattr(module, "FAST_JPEG", None)
+    assert torch.equal(decode(data), fast)
+
+
+@pytest.mark.parametrize("options", [{"progressive": True}, {"subsampling": 0}, {"quality": 5}, {"optimize": True}])
+def test_jpeg_pixels_are_those_of_pillow(options):
+    data = encoded(Image.fromarray(PIXELS), "JPEG", **options)
+    assert torch.equal(decode(data), chw(Image.open(io.BytesIO(data)).convert("RGB")))
+
+
+def test_one_channel_is_grey():
+    data = encoded(Image.fromarray(PIXELS), "JPEG")
+    assert decode(data, channels=1).shape == (1, 30, 40)
+    assert decode(encoded(Image.fromarray(PIXELS), "PNG"), channels=1).shape == (1, 30, 40)
+
+
+def test_sixteen_bits_keep_their_upper_eight():
+    deep = RANDOM.integers(0, 1 << 16, (9, 11), dtype=np.uint16)
+    for kind in ("PNG", "TIFF"):
+        data = encoded(Image.fromarray(deep), kind)
+        assert header(io.BytesIO(data)).deep
+        assert torch.equal(decode(data)[0], torch.from_numpy((deep >> 8).astype(np.uint8)))
+    assert not header(io.BytesIO(encoded(Image.fromarray(PIXELS), "PNG"))).deep
+
+
+@pytest.mark.parametrize("layout", ["HWC", "CHW"])
+@pytest.mark.parametrize("channels", [1, 4, 6, 13])
+def test_arrays_keep_their_channels(layout, channels):
+    array = RANDOM.integers(0, 256, (20, 25, channels), dtype=np.uint8)
+    buffer = io.BytesIO()
+    np.save(buffer, array if layout == "HWC" else array.transpose(2, 0, 1))
+    found = header(io.BytesIO(buffer.getvalue()))
+    assert (found.width, found.height, found.bands) == (25, 20, channels)
+    assert torch.equal(decode(buffer.getvalue(), channels=channels), torch.from_numpy(array).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize("planar", ["contig", "separate"])
+def test_tiff_of_many_channels(planar):
+    tifffile = pytest.importorskip("tifffile")
+    array = RANDOM.integers(0, 1 << 16, (20, 25, 5), dtype=np.uint16)
+    buffer = io.BytesIO()
+    stored = array if planar == "contig" else array.transpose(2, 0, 1)
+    tifffile.imwrite(buffer, stored, planarconfig=planar, photometric="minisblack")
+    found = header(io.BytesIO(buffer.getvalue()))
+    assert (found.bands, found.deep) == (5, True)
+    assert torch.equal(
+        decode(buffer.getvalue(), channels=5), torch.from_numpy((array >> 8).astype(np.uint8)).permute(2, 0, 1)
+    )
+
+
+def test_floats_are_shares_of_white_or_refused():
+    assert tensor(np.array([[0.0, 0.5, 1.0]])).flatten().tolist() == [0, 128, 255]
+    with pytest.raises(ValueError, match=r"from 0.0 to 7.0, not 8 or 16 bits or floats in \[0,1\]"):
+        tensor(np.array([[0.0, 7.0]]))
+    with pytest.raises(ValueError, match="shape"):
+        tensor(np.zeros((2, 2, 2, 2)))
+
+
+def test_other_channels_than_expected_are_refused():
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros((20, 20, 5), np.uint8))
+    with pytest.raises(ValueError, match="has 5 channels where 3 are expected"):
+        decode(buffer.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "has no bytes"),
+        (b"hello, I am a text file\n" * 9, "is not an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is not an image"),
+        (encoded(Image.new("RGB", (1, 1)), "PNG"), "is 1 x 1 px: nothing to crop"),
+        (encoded(Image.new("RGB", (20000, 20)), "PNG"), "20000 x 20 px: more than 100 times as long as wide"),
+        (encoded(Image.fromarray(PIXELS), "JPEG")[:400], "cannot be decoded|is not an image"),
+        (encoded(Image.fromarray(PIXELS), "PNG")[:400], "cannot be decoded|is not an image"),
+    ],
+    ids=["empty", "text", "postscript", "1x1", "strip", "short JPEG", "short PNG"],
+)
+def test_what_is_no_image_is_refused_in_a_sentence(data, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        decode(data)
+
+
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(monkeypatch):
+    bomb = encoded(Image.new("1", (20_000, 10_000)), "PNG")  # 200 million pixels in a few kB
+    assert len(bomb) < 100_000
+    with pytest.raises(ValueError, match="pixels"):
+        header(io.BytesIO(bomb))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # as some programs set it
+    with pytest.raises(ValueError, match="has 20000 x 10000 pixels of 3 channels, more than 178,956,970 of 3"):
+        decode(bomb)
+
+
+def test_an_array_whose_header_promises_more_than_it_holds_is_refused():
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": (9000, 9000, 3)})
+    with pytest.raises(ValueError, match="cannot be decoded"):
+        decode(buffer.getvalue() + b"x")
+
+
+def test_an_array_is_never_unpickled():
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([[{"a": 1}, 2]] * 2, dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"cannot be decoded|is not an image"):
+        decode(buffer.getvalue())
+
+
+ORIGINALS = [
+    encoded(Image.fromarray(PIXELS), "JPEG"),
+    encoded(Image.fromarray(PIXELS), "JPEG", progressive=True),
+    encoded(Image.fromarray(PIXELS).convert("CMYK"), "JPEG"),
+    encoded(Image.fromarray(PIXELS), "PNG"),
+    encoded(Image.fromarray(PIXELS).convert("P"), "PNG"),
+    encoded(Image.fromarray(PIXELS), "WEBP"),
+    encoded(Image.fromarray(PIXELS), "TIFF"),
+    encoded(Image.fromarray(PIXELS), "GIF"),
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    original=st.sampled_from(ORIGINALS),
+    edits=st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=8),
+    cut=st.none() | st.integers(0, 4000),
+    extra=st.binary(max_size=8),
+)
+def test_mutated_bytes_give_an_image_or_a_value_error(original, edits, cut, extra):
+    data = bytearray(original)
+    for place, value in edits:
+        data[place % len(data)] = value
+    if cut is not None:
+        data = data[: cut % len(data)] + extra
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            image = decode(bytes(data))
+        except ValueError as error:
+            assert str(error) and "\n" not in str(error)
+        else:
+            assert (
+                image.dtype == torch.uint8 and image.shape[0] == 3 and image.shape[1] * image.shape[2] <= module.PIXELS
+            )

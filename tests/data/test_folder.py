@@ -1,0 +1,274 @@
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.datasets import ImageFolder
+
+from antipode.data.catalog import load
+from antipode.data.folder import tree, walk
+from antipode.data.loader import Loader
+from antipode.data.source import BrokenImages
+from antipode.data.views import views
+
+
+def photograph(path, size=(40, 30), seed=0, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+def classes(root, names=("cat", "dog"), count=10):
+    for number, name in enumerate(names):
+        for index in range(count):
+            photograph(root / name / f"{index}.png", seed=100 * number + index)
+    return root
+
+
+def opened(path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return load(f"folder:{path}")
+
+
+def test_class_folders_read_as_torchvisions_image_folder(tmp_path):
+    source, expected = tree(classes(tmp_path)), ImageFolder(str(tmp_path))
+    assert source.classes == expected.classes and source.labels.tolist() == expected.targets
+    for index, (image, _) in enumerate(expected):
+        assert torch.equal(source.read(index), torch.from_numpy(np.array(image)).permute(2, 0, 1))
+
+
+def test_a_tenth_of_each_class_is_held_out_and_stays_so_when_files_come(tmp_path):
+    splits = opened(classes(tmp_path, count=20))
+    assert (len(splits.train), len(splits.test)) == (36, 4)
+    assert splits.test.labels.tolist() == [0, 0, 1, 1]
+    assert not set(splits.train.names) & set(splits.test.names)
+    held = set(splits.test.names)
+    photograph(tmp_path / "cat" / "new.png")
+    assert len(held & set(opened(tmp_path).test.names)) >= 3
+
+
+def test_train_and_val_folders_are_the_splits(tmp_path):
+    classes(tmp_path / "train")
+    classes(tmp_path / "val", names=("dog",), count=3)
+    splits = opened(tmp_path)
+    assert (len(splits.train), len(splits.test)) == (20, 3)
+    assert splits.test.labels.tolist() == [1, 1, 1] and splits.test.classes == ["cat", "dog"]
+
+
+def test_test_images_outside_the_class_folders_are_listed(tmp_path):
+    classes(tmp_path / "train")
+    classes(tmp_path / "val", count=2)
+    photograph(tmp_path / "val" / "stray.png")
+    with pytest.warns(BrokenImages, match=r"1 of 5 files of .* \(stray.png lies in no class folder\)"):
+        assert len(load(f"folder:{tmp_path}").test) == 4
+
+
+def test_train_alone_is_a_split_but_among_others_a_class(tmp_path):
+    classes(tmp_path / "alone" / "train")
+    assert opened(tmp_path / "alone").classes == ["cat", "dog"]
+    assert opened(classes(tmp_path / "vehicles", names=("car", "train"))).classes == ["car", "train"]
+
+
+def test_a_class_only_the_test_folder_has_is_refused(tmp_path):
+    classes(tmp_path / "train")
+    classes(tmp_path / "test", names=("dog", "eel"))
+    with pytest.raises(ValueError, match="has 1 classes that train has not, the first: eel"):
+        opened(tmp_path)
+
+
+def test_a_flat_tree_of_any_depth_has_no_labels(tmp_path):
+    photograph(tmp_path / "a.png")
+    photograph(tmp_path / "b.jpg")
+    splits = opened(tmp_path)
+    assert splits.train.labels is None and splits.test is None and len(splits.pretrain) == 2
+    photograph(tmp_path / "2024" / "may" / "c.png")
+    with pytest.warns(
+        UserWarning, match="2 images lie directly in .* beside 1 folders, so all are taken as unlabelled"
+    ):
+        assert len(load(f"folder:{tmp_path}").pretrain) == 3
+
+
+def test_one_class_only_is_no_label(tmp_path):
+    with pytest.warns(UserWarning, match="has the one class cat, so its images are taken as unlabelled"):
+        splits = load(f"folder:{classes(tmp_path, names=('cat',))}")
+    assert splits.train.labels is None and len(splits.train) == 10
+
+
+def test_images_deep_inside_class_folders_belong_to_the_first(tmp_path):
+    photograph(tmp_path / "cat" / "x" / "y" / "1.png")
+    photograph(tmp_path / "dog" / "1.png")
+    assert tree(tmp_path).labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "name", ["höhle mit öl.png", "a b  c.png", "日本語.png", "emoji-🐈.png", "quote'\".png", "new\nline.png"]
+)
+def test_any_name_is_a_name(tmp_path, name):
+    classes(tmp_path, names=("größe 1", "größe 2"), count=2)
+    photograph(tmp_path / "größe 1" / name)
+    source = tree(tmp_path)
+    assert f"größe 1/{name}" in list(source.names) and len(source) == 5
+    assert source.read(list(source.names).index(f"größe 1/{name}")).shape == (3, 30, 40)
+
+
+def test_a_name_that_is_not_unicode_is_read_and_listed(tmp_path):
+    photograph(tmp_path / "a" / "1.png")
+    photograph(tmp_path / "b" / "1.png")
+    raw = os.fsencode(tmp_path / "a") + b"/\xff\xfe"
+    Path(os.fsdecode(raw + b".png")).write_bytes((tmp_path / "a" / "1.png").read_bytes())
+    Path(os.fsdecode(raw + b"-broken.png")).write_bytes(b"no image")
+    with pytest.warns(BrokenImages, match="udcff"):
+        source = tree(tmp_path)
+    assert len(source) == 3 and all(source.read(index).shape == (3, 30, 40) for index in range(3))
+
+
+def test_the_same_name_in_two_classes_is_two_images(tmp_path):
+    photograph(tmp_path / "a" / "1.png", seed=1)
+    photograph(tmp_path / "b" / "1.png", seed=2)
+    photograph(tmp_path / "b" / "1.PNG", seed=3)
+    source = tree(tmp_path)
+    assert len(source) == 3 and not torch.equal(source.read(0), source.read(1))
+
+
+def broken(root):
+    """A good folder with one of everything that can be wrong; name -> what the sentence says."""
+    classes(root)
+    cat = root / "cat"
+    (cat / "empty.jpg").touch()
+    (cat / "text.png").write_text("I am no image, whatever my name says")
+    (cat / "video.mp4").write_bytes(bytes(range(256)) * 40)
+    (cat / "lost.png").symlink_to(root / "nowhere.png")
+    (cat / "self.png").symlink_to(cat / "self.png")
+    os.mkfifo(cat / "pipe.png")
+    photograph(cat / "dot.png", (1, 1))
+    photograph(cat / "strip.png", (20_000, 20))
+    Image.new("1", (20_000, 10_000)).save(cat / "bomb.png")
+    (cat / "header.png").write_bytes((cat / "0.png").read_bytes()[:20])
+    np.save(cat / "many.npy", np.zeros((30, 40, 7), np.uint8))
+    return {
+        "empty.jpg": "has no bytes",
+        "text.png": "is not an image",
+        "video.mp4": "is not an image",
+        "lost.png": "leads nowhere",
+        "self.png": "cannot be opened|leads nowhere",
+        "pipe.png": "is not a regular file",
+        "dot.png": "is 1 x 1 px",
+        "strip.png": "20000 x 20 px",
+        "bomb.png": "pixels",
+        "header.png": "is not an image",
+        "many.npy": "has 7 channels where 3 are expected",
+    }
+
+
+def test_what_is_broken_is_left_out_counted_and_listed(tmp_path):
+    reasons = broken(tmp_path)
+    with pytest.warns(BrokenImages, match=f"{len(reasons)} of {20 + len(reasons)} files"):
+        source = tree(tmp_path)
+    assert len(source) == 20
+    skipped = {skip.name.removeprefix("cat/"): skip.reason for skip in source.skipped}
+    assert skipped.keys() == reasons.keys()
+    assert all(re.search(reasons[name], skipped[name]) for name in reasons), skipped
+
+
+def test_a_wrong_extension_is_read_by_its_content(tmp_path):
+    classes(tmp_path)
+    photograph(tmp_path / "cat" / "x.png").rename(tmp_path / "cat" / "x.jpg")
+    photograph(tmp_path / "cat" / "y.png").rename(tmp_path / "cat" / "notes.txt")
+    assert len(tree(tmp_path)) == 22
+
+
+def test_what_breaks_only_when_decoded_is_replaced_in_the_middle_of_training(tmp_path):
+    classes(tmp_path)
+    whole = photograph(tmp_path / "cat" / "5.png").read_bytes()
+    (tmp_path / "cat" / "5.png").write_bytes(whole[: len(whole) // 2])
+    jpeg = photograph(tmp_path / "dog" / "truncated.jpg", (300, 200)).read_bytes()
+    (tmp_path / "dog" / "truncated.jpg").write_bytes(jpeg[: len(jpeg) // 2])
+    source = tree(tmp_path)
+    (tmp_path / "dog" / "3.png").unlink()  # a disk may also lose a file while we train
+    assert len(source) == 21 and not source.skipped
+    with pytest.warns(BrokenImages, match="takes its place"):
+        steps = list(Loader(source, views("simclr", size=16), batch=7, epochs=2, seed=0, workers=2).steps())
+    assert len(steps) == 6
+    assert set(source.failed) == {"cat/5.png", "dog/truncated.jpg", "dog/3.png"}
+    assert "truncated" in source.failed["dog/truncated.jpg"]
+
+
+def test_unreadable_files_and_folders_are_left_out(tmp_path):
+    """In a process without privileges, since the superuser may read everything."""
+    classes(tmp_path)
+    (tmp_path / "cat" / "1.png").chmod(0)
+    (tmp_path / "dog" / "secret").mkdir()
+    (tmp_path / "dog" / "secret").chmod(0)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.getuid() and "pytest" in str(folder):
+            folder.chmod(0o755)
+    code = (
+        "import os, sys, warnings; warnings.simplefilter('ignore')\n"
+        "from pathlib import Path; from antipode.data.folder import tree\n"
+        "if os.getuid() == 0: os.setuid(65534)\n"
+        "print(sorted((s.name, s.reason) for s in tree(Path(sys.argv[1])).skipped))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    (tmp_path / "dog" / "secret").chmod(0o755)
+    expected = [(name, "cannot be opened (Permission denied)") for name in ("cat/1.png", "dog/secret")]
+    assert done.stdout.strip() == str(expected), done.stderr
+
+
+def test_a_folder_that_links_to_itself_is_walked_once(tmp_path):
+    classes(tmp_path)
+    (tmp_path / "cat" / "again").symlink_to(tmp_path)
+    assert len(walk(tmp_path)[0]) == 20
+
+
+def test_hidden_files_are_no_images(tmp_path):
+    classes(tmp_path)
+    (tmp_path / ".DS_Store").write_bytes(b"x")
+    (tmp_path / "cat" / "._1.png").write_bytes(b"x")
+    assert len(opened(tmp_path).train) == 18
+
+
+@pytest.mark.parametrize("content", ["missing", "empty", "only broken"])
+def test_a_folder_without_images_is_refused(tmp_path, content):
+    if content == "only broken":
+        (tmp_path / "a.png").write_bytes(b"x")
+    path = tmp_path / "no" if content == "missing" else tmp_path
+    with warnings.catch_warnings(), pytest.raises((ValueError, FileNotFoundError), match=r"no folder|has no image"):
+        warnings.simplefilter("ignore")
+        load(f"folder:{path}")
+
+
+def test_sixteen_bits_are_scaled_with_a_warning(tmp_path):
+    classes(tmp_path)
+    Image.fromarray(np.full((30, 40), 0x1234, np.uint16)).save(tmp_path / "cat" / "deep.png")
+    with pytest.warns(UserWarning, match=r"1 images of .* have more than 8 bits a channel"):
+        source = tree(tmp_path)
+    assert source.read(list(source.names).index("cat/deep.png")).unique().tolist() == [0x12]
+
+
+@pytest.mark.parametrize("kind", ["npy", "tif"])
+def test_more_channels_come_from_arrays(tmp_path, kind):
+    for name in ("wheat", "maize"):
+        (tmp_path / name).mkdir()
+        for index in range(5):
+            array = np.random.default_rng(index).integers(0, 256, (30, 40, 6), dtype=np.uint8)
+            if kind == "npy":
+                np.save(tmp_path / name / f"{index}.npy", array)
+            else:
+                pytest.importorskip("tifffile").imwrite(
+                    tmp_path / name / f"{index}.tif", array, photometric="minisblack"
+                )
+    splits = opened(tmp_path)
+    assert splits.channels == 6 and len(splits.mean) == 6
+    assert splits.train.take(torch.tensor([0]))[0].shape == (1, 6, 30, 30)
+
+
+def test_the_size_is_that_of_small_images(tmp_path):
+    assert opened(classes(tmp_path)).size == 30

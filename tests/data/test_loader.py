@@ -1,0 +1,211 @@
+import pickle
+import warnings
+
+import pytest
+import torch
+
+from antipode.data import loader as module
+from antipode.data.loader import Loader, in_order
+from antipode.data.source import BrokenImages, Decoded, Memory
+from antipode.data.views import views
+
+
+class Read:
+    """Images of varying size whose first pixel is their id; ids in `broken` cannot be read."""
+
+    def __init__(self, broken=()):
+        self.broken, self.calls = set(broken), 0
+
+    def __call__(self, index):
+        self.calls += 1
+        if index in self.broken:
+            raise ValueError("is broken")
+        generator = torch.Generator().manual_seed(index)
+        return torch.randint(256, (3, 24 + index % 7, 30), dtype=torch.uint8, generator=generator)
+
+
+def decoded(count=40, broken=()):
+    return Decoded(Read(broken), [f"{i}.jpg" for i in range(count)], torch.arange(count), size=16)
+
+
+def memory(count=40):
+    images = torch.randint(256, (count, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return Memory(images, torch.arange(count))
+
+
+SOURCES = pytest.mark.parametrize("make", [memory, decoded])
+
+
+def run(source, policy="simclr", start=0, **settings):
+    settings = {"batch": 8, "epochs": 2, "seed": 1, "workers": 0} | settings
+    return list(Loader(source, views(policy, size=12), **settings).steps(start))
+
+
+def same(left, right):
+    assert [(step, epoch) for step, epoch, _ in left] == [(step, epoch) for step, epoch, _ in right]
+    for (_, _, a), (_, _, b) in zip(left, right, strict=True):
+        assert torch.equal(a.owner, b.owner)
+        assert all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
+
+
+@SOURCES
+def test_an_epoch_is_every_image_once_in_an_order_of_its_own(make):
+    steps = run(make())
+    first, second = (torch.cat([b.owner for _, epoch, b in steps if epoch == e]) for e in (0, 1))
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(40))
+    assert first.tolist() != second.tolist()
+    assert [step for step, _, _ in steps] == list(range(10))
+
+
+@SOURCES
+def test_same_seed_same_batches_and_another_seed_others(make):
+    same(run(make()), run(make()))
+    assert not torch.equal(run(make())[0][2].owner, run(make(), seed=2)[0][2].owner)
+
+
+@SOURCES
+@pytest.mark.parametrize("start", [3, 5, 7])
+def test_a_restart_in_the_middle_goes_on_bit_for_bit(make, start):
+    same(run(make(), start=start), run(make())[start:])
+
+
+@pytest.mark.parametrize("chunk", [3, 64])
+def test_workers_and_chunks_change_no_bit(monkeypatch, chunk):
+    alone = run(decoded())
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    same(run(decoded(), workers=2), alone)
+
+
+@SOURCES
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_in_a_row_are_the_batch_of_one_process(make, world):
+    whole = run(make())
+    ranks = [run(make(), rank=rank, world=world) for rank in range(world)]
+    for (_, _, batch), *parts in zip(whole, *ranks, strict=True):
+        assert torch.equal(batch.owner, torch.cat([part.owner for _, _, part in parts]))
+        for view in range(2):
+            joined = torch.cat([part.views[view] for _, _, part in parts])
+            assert torch.allclose(batch.views[view], joined, atol=1e-5)  # matrix products round by batch size
+    seen = [torch.cat([b.owner for _, epoch, b in rank if epoch == 0]).tolist() for rank in ranks]
+    assert sorted(index for rank in seen for index in rank) == list(range(40))
+
+
+@SOURCES
+def test_what_ranks_read_and_draw_is_bit_equal_to_one_process(make):
+    def raw(rank, world):
+        loader = Loader(make(), views("simclr", size=12), batch=8, epochs=1, seed=1, rank=rank, world=world, workers=0)
+        return list(loader.resident() if make is memory else loader.decoded())
+
+    for (_, _, pixels, chance, _), *parts in zip(raw(0, 1), raw(0, 2), raw(1, 2), strict=True):
+        assert torch.equal(chance, torch.cat([part[3] for part in parts]))
+        if make is memory:
+            assert torch.equal(pixels, torch.cat([part[2] for part in parts]))
+        else:
+            assert all(torch.equal(crop, torch.cat([part[2][v] for part in parts])) for v, crop in enumerate(pixels))
+
+
+def test_what_does_not_fill_a_batch_is_dropped():
+    steps = run(memory(43), epochs=1)
+    assert len(steps) == 5
+    assert len(torch.cat([b.owner for _, _, b in steps]).unique()) == 40
+
+
+@SOURCES
+def test_methods_with_one_seed_see_the_same_images_with_the_same_draws(make):
+    """The number of uniforms differs between policies; an image's first ones, which decide its crop, do not."""
+    source, ids = make(), torch.arange(5)
+    one, two = (Loader(source, views(p, size=12), batch=8, epochs=1, seed=1) for p in ("simclr", "mocov1"))
+    assert torch.equal(one.uniforms(0, ids)[:, :, :24], two.uniforms(0, ids)[:, :, :24])
+    assert torch.equal(one.order(0), two.order(0))
+    assert not torch.equal(one.uniforms(0, ids), one.uniforms(1, ids))
+    assert len(one.uniforms(0, ids).flatten().unique()) == one.uniforms(0, ids).numel()
+
+
+@SOURCES
+def test_the_global_generator_is_left_alone(make):
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    run(make(), epochs=1)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_all_views_of_an_image_cost_one_decode():
+    source = decoded()
+    run(source, policy="msbreg", epochs=1)
+    assert source.read.calls == 40
+
+
+def test_a_crop_is_one_of_the_full_image():
+    source = decoded()
+    make = views("simclr", size=12)
+    loader = Loader(source, make, batch=8, epochs=1, seed=1, workers=0)
+    _, _, crops, chance, owner = next(loader.decoded())
+    for row, index in enumerate(owner.tolist()):
+        for view, crop in enumerate(make.cut(source.read(index), chance[row])):
+            assert torch.equal(crops[view][row], crop)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_broken_images_are_replaced_counted_and_listed(workers):
+    source = decoded(broken=(4, 5, 20))
+    with pytest.warns(BrokenImages, match="is broken; the next image takes its place"):
+        steps = run(source, epochs=1, workers=workers)
+    owners = torch.cat([batch.owner for _, _, batch in steps]).tolist()
+    assert sorted(set(range(40)) - set(owners)) == [4, 5, 20]
+    assert owners.count(6) == 3 and owners.count(21) == 2
+    assert source.failed == dict.fromkeys(("4.jpg", "5.jpg", "20.jpg"), "is broken")
+
+
+def test_the_replacement_has_the_crop_of_the_slot_so_that_twins_differ():
+    source = decoded(2, broken=(0,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batch = run(source, batch=2, epochs=1)[0][2]
+    assert batch.owner.tolist() == [1, 1]
+    assert not torch.equal(batch.views[0][0], batch.views[0][1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"batch": 41}, "a batch of 41 does not fit a data set of 40 images"),
+        ({"batch": 0}, "a batch of 0"),
+        ({"batch": 9, "world": 2}, "a batch of 9 cannot be shared by 2 ranks"),
+        ({"rank": 2, "world": 2}, "of which this is 2"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        run(memory(), **settings)
+
+
+@SOURCES
+@pytest.mark.parametrize("workers", [0, 2])
+def test_in_order_gives_every_image_once_with_its_id(make, workers):
+    source = make()
+    batches = list(in_order(source, batch=16, workers=workers))
+    assert torch.cat([ids for _, ids in batches]).tolist() == list(range(40))
+    assert torch.equal(torch.cat([images for images, _ in batches]), source.take(torch.arange(40))[0])
+
+
+def test_a_source_and_views_can_be_sent_to_a_worker():
+    dataset = module._Crops(decoded(), views("simclr", size=12), 1)
+    chunk = pickle.loads(pickle.dumps(dataset))[(0, 0, torch.arange(3))]
+    assert chunk.owner.tolist() == [0, 1, 2]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_steps_on_a_device_never_wait_for_it():
+    loader = Loader(memory(), views("simclr", size=12).cuda(), batch=8, epochs=1, seed=1, device="cuda")
+    steps = loader.resident()
+    next(steps)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _, _, images, chance, _ in steps:
+            assert images.is_cuda and chance.is_cuda
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    on_host = run(memory(), epochs=1)
+    assert [b.owner.tolist() for _, _, b in loader.steps()] == [b.owner.tolist() for _, _, b in on_host]

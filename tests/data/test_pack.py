@@ -1,0 +1,252 @@
+import json
+import multiprocessing
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from antipode.data import pack as module
+from antipode.data.catalog import load
+from antipode.data.loader import Loader
+from antipode.data.pack import pack
+from antipode.data.packed import packed, verify
+from antipode.data.source import BrokenImages, Decoded, Memory
+from antipode.data.views import views
+
+
+def folder(root, count=12):
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for index in range(count):
+            size = (40 + 3 * index, 50)
+            pixels = np.random.default_rng(index).integers(0, 256, (*size, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{index}.{'jpg' if index % 2 else 'png'}")
+    return root
+
+
+def smooth(root):
+    """Photographs have little noise; JPEG is made for that."""
+    root.mkdir()
+    for index in range(3):
+        coarse = np.random.default_rng(index).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize((120, 90), Image.Resampling.BICUBIC).save(root / f"{index}.png")
+    return root
+
+
+def pixels(source):
+    return [source.read(index) for index in range(len(source))]
+
+
+def test_packed_bytes_give_the_very_same_images_labels_and_batches(tmp_path):
+    name = f"folder:{folder(tmp_path / 'photos')}"
+    before, after = load(name), load(f"packed:{pack(name, tmp_path / 'packed')}")
+    for part in ("train", "test"):
+        old, new = getattr(before, part), getattr(after, part)
+        assert all(torch.equal(a, b) for a, b in zip(pixels(old), pixels(new), strict=True))
+        assert torch.equal(old.labels, new.labels) and list(old.names) == list(new.names)
+        assert (old.classes, old.size, old.channels) == (new.classes, new.size, new.channels)
+    assert (before.size, before.mean, before.std) == (after.size, after.mean, after.std)
+    runs = [
+        Loader(s.pretrain, views("simclr", size=16), batch=4, epochs=1, seed=0, workers=w)
+        for s, w in ((before, 0), (after, 2))
+    ]
+    for (_, _, a), (_, _, b) in zip(*(run.steps() for run in runs), strict=True):
+        assert torch.equal(a.owner, b.owner) and all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
+
+
+def test_packed_pixels_are_the_stated_resize_and_never_an_enlargement(tmp_path):
+    from torchvision.transforms.v2 import functional as F
+
+    name = f"folder:{folder(tmp_path / 'photos')}"
+    before, after = load(name), packed(pack(name, tmp_path / "packed", size=45))
+    for old, new in zip(pixels(before.train), pixels(after.train), strict=True):
+        assert torch.equal(new, F.resize(old, [45], antialias=True) if min(old.shape[1:]) > 45 else old)
+
+
+def test_packed_jpeg_is_close_to_the_resize(tmp_path):
+    name = f"folder:{smooth(tmp_path / 'photos')}"
+    raw, jpeg = (packed(pack(name, tmp_path / f"q{q}", size=45, quality=q)) for q in (None, 95))
+    assert isinstance(jpeg.train, Decoded) and isinstance(raw.train, Memory)
+    for old, new in zip(raw.train.images, pixels(jpeg.train), strict=True):
+        assert old.shape == new.shape and (old.float() - new.float()).abs().mean() < 3
+    sizes = [(tmp_path / name / "train" / "part-00000.bin").stat().st_size for name in ("q95", "qNone")]
+    assert sizes[0] < sizes[1] / 2
+
+
+def test_images_in_memory_are_in_memory_again(tmp_path):
+    before, after = load("digits"), packed(pack("digits", tmp_path / "packed"))
+    assert isinstance(after.train, Memory) and torch.equal(before.train.images, after.train.images)
+    assert torch.equal(before.test.labels, after.test.labels) and after.classes == before.classes
+    assert after.channels == 1 and after.pretrain is after.train
+
+
+def test_a_pretraining_split_of_its_own_is_kept(tmp_path):
+    from antipode.data.splits import Splits
+
+    whole = Memory(torch.randint(256, (9, 3, 8, 8), dtype=torch.uint8))
+    part = Memory(whole.images[:4], torch.arange(4), list("abcd"))
+    after = packed(pack(Splits("own", whole, part, None, 8), tmp_path / "packed"))
+    assert (len(after.pretrain), len(after.train), after.test) == (9, 4, None)
+    assert after.pretrain.labels is None and after.name == "own"
+
+
+def test_arrays_of_many_channels_stay_as_they_are(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "arrays" / name).mkdir(parents=True)
+        for index in range(3):
+            np.save(tmp_path / "arrays" / name / f"{index}.npy", np.full((20, 30, 6), 10 * index, np.uint8))
+    after = packed(pack(f"folder:{tmp_path / 'arrays'}", tmp_path / "packed"))
+    assert after.channels == 6 and after.train.read(0).shape == (6, 20, 30)
+
+
+def test_broken_images_are_left_out_counted_and_listed(tmp_path):
+    root = folder(tmp_path / "photos")
+    data = (root / "cat" / "3.jpg").read_bytes()
+    (root / "cat" / "3.jpg").write_bytes(data[: len(data) // 2])
+    (root / "dog" / "empty.png").touch()
+    with pytest.warns(BrokenImages, match="left out"):
+        after = packed(pack(f"folder:{root}", tmp_path / "packed"))
+    listed = {skip.name for part in (after.train, after.test) for skip in part.skipped}
+    assert listed == {"cat/3.jpg", "dog/empty.png"}
+    assert len(after.train) + len(after.test) == 23
+    assert "cat/3.jpg" not in [*after.train.names, *after.test.names]
+
+
+def test_a_split_without_any_readable_image_is_refused(tmp_path):
+    root = folder(tmp_path / "photos", count=1)
+    for file in root.glob("*/*"):
+        file.write_bytes(file.read_bytes()[:-400])
+    with pytest.raises(ValueError, match="none of the 2 images of train can be read"):
+        pack(f"folder:{root}", tmp_path / "packed")
+
+
+def interrupted(monkeypatch, after):
+    """Make packing stop as if killed once `after` images are stored."""
+    stored, count = module._stored, 0
+
+    def stop(*arguments):
+        nonlocal count
+        count += 1
+        if count > after:
+            raise KeyboardInterrupt
+        return stored(*arguments)
+
+    monkeypatch.setattr(module, "_stored", stop)
+
+
+def test_an_interrupted_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch):
+    name = f"folder:{folder(tmp_path / 'photos')}"
+    expected = packed(pack(name, tmp_path / "whole"))
+    monkeypatch.setattr(module, "PART", 4)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupted(patch, 10)
+        pack(name, tmp_path / "packed", workers=1)
+    assert not (tmp_path / "packed").exists()
+    kept = sorted((tmp_path / "packed.partial" / "train").glob("*.npz"))
+    assert len(kept) == 2
+    written = {file: file.stat().st_mtime_ns for file in (tmp_path / "packed.partial" / "train").glob("*.bin")}
+    after = packed(pack(name, tmp_path / "packed"))
+    assert all((tmp_path / "packed" / "train" / file.name).stat().st_mtime_ns == when for file, when in written.items())
+    assert all(torch.equal(a, b) for a, b in zip(pixels(expected.train), pixels(after.train), strict=True))
+    assert not (tmp_path / "packed.partial").exists() and not list((tmp_path / "packed").rglob("*.npz"))
+
+
+def test_a_killed_process_leaves_nothing_half_done(tmp_path):
+    name = f"folder:{folder(tmp_path / 'photos', count=40)}"
+    code = (
+        "import sys, time; from antipode.data import pack\n"
+        "pack.PART = 4; stored = pack._stored\n"
+        "pack._stored = lambda *a: (time.sleep(0.02), stored(*a))[1]\n"
+        "print('ready', flush=True); pack.pack(sys.argv[1], sys.argv[2], workers=1)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, name, str(tmp_path / "packed")], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    deadline = time.time() + 60
+    while len(list((tmp_path / "packed.partial").glob("train/*.npz"))) < 3 and time.time() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert not (tmp_path / "packed").exists()
+    part = module.PART
+    module.PART = 4
+    try:
+        after = packed(pack(name, tmp_path / "packed"))
+    finally:
+        module.PART = part
+    before = load(name)
+    assert all(torch.equal(a, b) for a, b in zip(pixels(before.train), pixels(after.train), strict=True))
+    assert verify(tmp_path / "packed") == []
+
+
+def test_a_run_killed_just_before_its_end_is_finished(tmp_path, monkeypatch):
+    name = f"folder:{folder(tmp_path / 'photos')}"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        pack(name, tmp_path / "packed")
+    assert len(packed(pack(name, tmp_path / "packed")).train) == 22
+
+
+def test_other_work_is_not_mixed_in(tmp_path, monkeypatch):
+    name = f"folder:{folder(tmp_path / 'photos')}"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupted(patch, 3)
+        pack(name, tmp_path / "packed", workers=1)
+    with pytest.raises(ValueError, match="left from packing with other size; remove it to begin anew"):
+        pack(name, tmp_path / "packed", size=20)
+
+
+def test_a_changed_byte_is_found_by_verify_and_a_lost_one_at_once(tmp_path):
+    home = pack(f"folder:{folder(tmp_path / 'photos')}", tmp_path / "packed", size=30)
+    part = home / "train" / "part-00000.bin"
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    assert [skip.reason for skip in verify(home)] == ["has a wrong checksum"]
+    part.write_bytes(data[:-1])
+    with pytest.raises(
+        ValueError, match=r"part-00000.bin is missing or not [\d,]+ bytes long; pack the data set again"
+    ):
+        packed(home)
+    part.write_bytes(data)
+    labels = home / "train" / "labels.npy"
+    labels.write_bytes(labels.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(ValueError, match=r"labels.npy is missing or damaged"):
+        packed(home)
+
+
+def test_what_is_not_packed_or_already_there_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no packed data set"):
+        load(f"packed:{tmp_path}")
+    with pytest.raises(ValueError, match="is there already"):
+        pack("digits", tmp_path)
+    for settings in ({"quality": 90}, {"quality": 101, "size": 9}, {"size": 1}):
+        with pytest.raises(ValueError, match=r"quality is|size is"):
+            pack("digits", tmp_path / "x", **settings)
+    home = pack("digits", tmp_path / "packed")
+    meta = json.loads((home / "meta.json").read_text())
+    (home / "meta.json").write_text(json.dumps(meta | {"format": 99}))
+    with pytest.raises(ValueError, match="is packed in format 99, but this version reads 1"):
+        packed(home)
+
+
+def digest(source, indices):
+    return [int(source.read(index).long().sum()) for index in indices]
+
+
+def test_several_processes_read_one_pack(tmp_path):
+    home = pack(f"folder:{folder(tmp_path / 'photos')}", tmp_path / "packed", size=30)
+    source = packed(home).train
+    expected = digest(source, range(len(source)))
+    # what a spawned worker gets: without the maps, which would carry the whole part along
+    sent = pickle.dumps(source)
+    assert len(sent) < 10_000 and digest(pickle.loads(sent), range(len(source))) == expected
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        found = pool.starmap(digest, [(source, range(0, 11)), (source, range(11, len(source)))])
+    assert found[0] + found[1] == expected

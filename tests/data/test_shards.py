@@ -1,0 +1,195 @@
+import io
+import json
+import sys
+import tarfile
+import types
+import urllib.request
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from antipode.data import shards as module
+from antipode.data.catalog import load
+from antipode.data.shards import braces, index
+from antipode.data.source import BrokenImages
+
+
+def photograph(seed=0, size=(30, 20)):
+    buffer = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def shard(path, members, mode="w"):
+    with tarfile.open(path, mode) as tar:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            if data is None:
+                member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            else:
+                member.size = len(data)
+            tar.addfile(member, io.BytesIO(data or b""))
+    return path
+
+
+def samples(first, count):
+    for number in range(first, first + count):
+        yield f"{number:04d}.png", photograph(number)
+        yield f"{number:04d}.cls", str(number % 3).encode()
+
+
+def test_a_pattern_of_shards_is_one_source(tmp_path):
+    for number in range(3):
+        shard(tmp_path / f"train-{number:02d}.tar", samples(10 * number, 10))
+    splits = load(f"webdataset:{tmp_path}/train-{{00..02}}.tar")
+    assert len(splits.train) + len(splits.test) == 30 and splits.classes == ["0", "1", "2"]
+    wild = load(f"webdataset:{tmp_path}/*.tar")
+    assert list(wild.train.names) == list(splits.train.names)
+    for at, name in enumerate(splits.train.names):
+        number = int(name.split(":")[1])
+        pixels = np.asarray(Image.open(io.BytesIO(photograph(number))))
+        assert torch.equal(splits.train.read(at), torch.from_numpy(pixels.copy()).permute(2, 0, 1))
+        assert splits.train.labels[at] == number % 3
+
+
+def test_braces():
+    assert list(braces("a-{08..10}-{1..2}.tar")) == [f"a-{a}-{b}.tar" for a in ("08", "09", "10") for b in (1, 2)]
+
+
+@pytest.mark.parametrize("name", ["../../evil.png", "/etc/evil.png", "a/../../evil.png"])
+def test_a_member_that_climbs_out_is_refused(tmp_path, name):
+    path = shard(tmp_path / "a.tar", [*samples(0, 2), (name, photograph())])
+    with pytest.raises(ValueError, match=r"is refused: its member .*evil.png climbs out of the archive"):
+        load(f"webdataset:{path}")
+
+
+def test_what_cannot_be_used_is_left_out_and_listed(tmp_path):
+    path = shard(
+        tmp_path / "a.tar",
+        [*samples(0, 2), ("link.png", None), ("empty.png", b""), ("alone.cls", b"1"), ("0001.png", photograph(9))],
+    )
+    with pytest.warns(BrokenImages, match="4 of 6"):
+        splits = load(f"webdataset:{path}")
+    reasons = {skip.name: skip.reason for skip in splits.train.skipped}
+    assert reasons == {
+        "a.tar:link.png": "is not a regular file",
+        "a.tar:0001.png": "is there twice; the first counts",
+        "a.tar:empty": "has no bytes",
+        "a.tar:alone": "has no image among cls",
+    }
+
+
+def test_a_shard_that_is_cut_short_is_refused_or_said_to_be(tmp_path):
+    path = shard(tmp_path / "a.tar", samples(0, 5))
+    whole = path.read_bytes()
+    at = whole.index(b"0003.png")
+    path.write_bytes(whole[: at + 600])
+    with pytest.raises(ValueError, match="is not an uncompressed tar file, or is cut short"):
+        index(path)
+    path.write_bytes(whole[:at])  # between two members tarfile notices nothing
+    places, skipped = index(path)
+    assert len(places) == 3 and "may be cut short" in skipped[0].reason
+
+
+def test_labels_may_be_in_json_and_may_be_missing(tmp_path):
+    path = shard(tmp_path / "a.tar", [("a.png", photograph()), ("a.json", json.dumps({"label": 4}).encode())])
+    assert index(path)[0][0].label == 4
+    path = shard(tmp_path / "b.tar", [("a.png", photograph()), ("b.png", photograph()), ("b.cls", b"1")])
+    assert load(f"webdataset:{path}").train.labels is None
+    path = shard(tmp_path / "c.tar", [("a.png", photograph()), ("a.cls", b"cat")])
+    with pytest.raises(ValueError, match=r"a.cls holds no label: b'cat'"):
+        load(f"webdataset:{path}")
+
+
+@pytest.mark.parametrize("content", ["compressed", "text", "missing", "no match", "empty", "pipe"])
+def test_what_is_no_shard_is_refused(tmp_path, content):
+    path = tmp_path / "a.tar"
+    if content == "compressed":
+        shard(path, samples(0, 2), "w:gz")
+    if content == "text":
+        path.write_text("hello" * 1000)
+    if content == "empty":
+        shard(path, [])
+    name = {"no match": tmp_path / "b*.tar", "pipe": "pipe:cat /etc/passwd"}.get(content, path)
+    sentence = "not an uncompressed tar|there is no shard|no shard matches|hold no image|not from pipe"
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence):
+        load(f"webdataset:{name}")
+
+
+def test_an_address_is_fetched_once_and_only_when_allowed(tmp_path, monkeypatch):
+    served = shard(tmp_path / "served.tar", samples(0, 4))
+    asked = []
+
+    def retrieve(address, target):
+        asked.append(address)
+        target.write_bytes(served.read_bytes())
+
+    monkeypatch.setattr(urllib.request, "urlretrieve", retrieve)
+    name = "webdataset:https://example.org/../x/a-{0..1}.tar"
+    with pytest.raises(FileNotFoundError, match=r"set data.download=true to fetch it"):
+        load(name, root=tmp_path)
+    load(name, root=tmp_path, download=True)
+    load(name, root=tmp_path)
+    assert len(asked) == 2 and len(list((tmp_path / "webdataset").iterdir())) == 2
+
+
+def test_the_webdataset_package_writes_what_we_read(tmp_path):
+    webdataset = pytest.importorskip("webdataset")
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        for number in range(4):
+            writer.write({"__key__": f"s{number}", "png": photograph(number), "cls": number % 2})
+    places, skipped = module.index(tmp_path / "a.tar")
+    assert [place.label for place in places] == [0, 1, 0, 1] and not skipped
+
+
+class Table:
+    """As much of a Hugging Face table as is used."""
+
+    def __init__(self, count, label=True):
+        kinds = {"image": "Image", "label": "ClassLabel"} if label else {"text": "Value"}
+        self.features = {name: type(kind, (), {"names": ["cat", "dog"]})() for name, kind in kinds.items()}
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            return [number % 2 for number in range(self.count)]
+        return {"image": Image.open(io.BytesIO(photograph(key))), "label": key % 2}
+
+
+def fake_hub(monkeypatch, tables):
+    fake = types.ModuleType("datasets")
+
+    def load_dataset(name, config):
+        if name != "some/cats":
+            raise RuntimeError(f"{name} does not exist\non the hub")
+        return tables
+
+    fake.load_dataset = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+
+
+def test_a_data_set_of_the_hub(monkeypatch):
+    fake_hub(monkeypatch, {"train": Table(6), "test": Table(4)})
+    splits = load("hf:some/cats")
+    assert (len(splits.train), len(splits.test)) == (6, 4) and splits.classes == ["cat", "dog"]
+    assert splits.train.labels.tolist() == [0, 1] * 3 and splits.train.images.shape == (6, 3, 20, 30)
+
+
+def test_the_hub_explains_what_is_missing(monkeypatch):
+    fake_hub(monkeypatch, {"train": Table(6, label=False)})
+    with pytest.raises(ValueError, match="hf:some/cats has no image column, only text"):
+        load("hf:some/cats")
+    with pytest.raises(FileNotFoundError, match=r"hf:dogs cannot be loaded .dogs does not exist on the hub"):
+        load("hf:dogs")
+    fake_hub(monkeypatch, {"all": Table(6)})
+    with pytest.raises(ValueError, match="has no train split, only all"):
+        load("hf:some/cats")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"hf:some/cats needs the datasets package: pip install 'antipode\[data\]'"):
+        load("hf:some/cats")

@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from antipode.data import source as module
+from antipode.data import wrap as wrapping
+from antipode.data.catalog import load
+from antipode.data.source import BrokenImages, Decoded, Memory, centre, subset
+from antipode.data.wrap import wrap
+
+
+class Listed(Dataset):
+    def __init__(self, items, **attributes):
+        self.items = items
+        self.__dict__ |= attributes
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        if isinstance(self.items[index], Exception):
+            raise self.items[index]
+        return self.items[index]
+
+
+def picture(size, seed=0):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8))
+
+
+def test_memory_takes_by_index():
+    images = torch.randint(256, (10, 3, 4, 4), dtype=torch.uint8)
+    source = Memory(images, torch.arange(10))
+    taken, labels = source.take(torch.tensor([7, 2]))
+    assert torch.equal(taken, images[[7, 2]]) and labels.tolist() == [7, 2]
+    assert (len(source), source.channels, source.size) == (10, 3, 4)
+
+
+@pytest.mark.parametrize("kind", ["pillow", "array", "tensor", "float", "grey", "bare"])
+def test_a_dataset_of_anything_like_images_is_wrapped(kind):
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 9, 3), dtype=np.uint8)
+    make = {
+        "pillow": lambda p: (Image.fromarray(p), 1),
+        "array": lambda p: (p, 1),
+        "tensor": lambda p: (torch.from_numpy(p).permute(2, 0, 1), 1),
+        "float": lambda p: (torch.from_numpy(p).permute(2, 0, 1) / 255, torch.tensor(1)),
+        "grey": lambda p: (Image.fromarray(p[:, :, 0]), 1),
+        "bare": Image.fromarray,
+    }[kind]
+    source = wrap(Listed([make(p) for p in pixels]))
+    expected = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    images, labels = source.take(torch.tensor([3, 5]))
+    assert torch.equal(images, expected[[3, 5], :1] if kind == "grey" else expected[[3, 5]])
+    assert labels is None if kind == "bare" else labels.tolist() == [1, 1]
+
+
+def test_a_tensor_dataset_is_wrapped_by_load():
+    images = torch.randint(256, (5, 6, 8, 8), dtype=torch.uint8)
+    splits = load(TensorDataset(images, torch.arange(5)))
+    assert torch.equal(splits.pretrain.images, images) and splits.channels == 6 and len(splits.mean) == 6
+    assert splits.train.labels.tolist() == [0, 1, 2, 3, 4] and splits.test is None
+
+
+def test_images_of_several_sizes_stay_a_dataset():
+    data = Listed([(picture((20 + i, 30)), i) for i in range(4)], targets=[0, 1, 2, 3])
+    source = wrap(data)
+    assert isinstance(source, Decoded) and source.labels.tolist() == [0, 1, 2, 3]
+    assert source.take(torch.tensor([0, 3]))[0].shape == (2, 3, 20, 20)
+
+
+def test_a_broken_item_gives_way_to_the_next_and_is_counted_once():
+    data = Listed(
+        [(picture((20, 30)), 0), RuntimeError("disk"), KeyError("x"), (picture((20, 31), 3), 3)], targets=[0, 1, 2, 3]
+    )
+    source = wrap(data)
+    with pytest.warns(BrokenImages, match="image 1 cannot be read"):
+        images, labels = source.take(torch.tensor([1]))
+    assert labels.tolist() == [3] and torch.equal(images[0], centre(source.read(3), 20))
+    assert set(source.failed) == {"image 1", "image 2"}
+    source.take(torch.tensor([1]))
+    assert len(source.failed) == 2
+
+
+def test_many_broken_images_in_a_row_are_an_error(monkeypatch):
+    monkeypatch.setattr(module, "TRIES", 5)
+    data = Listed([(picture((20, 30)), 0), (picture((21, 30)), 0), *[OSError("gone")] * 20], targets=[0] * 22)
+    with pytest.raises(ValueError, match="5 images in a row cannot be read, the first: image 2"):
+        wrap(data).take(torch.tensor([2]))
+
+
+def test_a_dataset_without_length_or_images_is_refused():
+    with pytest.raises(ValueError, match="none of the first 0 of 0 items holds an image"):
+        wrap(Listed([]))
+    with pytest.raises(ValueError, match="IterableDataset"):
+        wrap(type("Stream", (IterableDataset,), {"__iter__": lambda self: iter(())})())
+    with pytest.raises(ValueError, match="a str, not a Pillow image"):
+        wrap(Listed(["hello"]))
+
+
+def test_grey_among_coloured_pictures_becomes_coloured_and_a_broken_first_item_is_survived():
+    grey, coloured = picture((20, 30)).convert("L"), picture((21, 30))
+    source = wrap(Listed([OSError("gone"), grey, coloured, grey], targets=[0, 1, 2, 3]))
+    assert source.channels == 3 and source.read(1).shape == (3, 20, 30)
+    source = wrap(Listed([grey] * 20 + [coloured], targets=[0] * 21))
+    assert source.channels == 1 and source.read(20).shape == (1, 21, 30)
+
+
+def test_labels_that_cannot_be_known_are_said_to_be(monkeypatch):
+    monkeypatch.setattr(wrapping, "RESIDENT", 0)
+    with pytest.warns(UserWarning, match="has no `targets`"):
+        assert wrap(Listed([(picture((20, 30)), 0)] * 3)).labels is None
+
+
+def test_centre_is_resize_and_centre_crop():
+    from torchvision.transforms.v2 import functional as F
+
+    image = torch.randint(256, (3, 300, 400), dtype=torch.uint8)
+    expected = F.center_crop(F.resize(image, [256], antialias=True), [224, 224])
+    assert torch.equal(centre(image, 224), expected)
+    assert centre(torch.zeros(3, 20, 2000, dtype=torch.uint8), 224).shape == (3, 224, 224)
+
+
+def test_a_subset_keeps_images_and_labels_together():
+    memory = Memory(torch.arange(12, dtype=torch.uint8).view(12, 1, 1, 1), torch.arange(12))
+    part = subset(memory, torch.tensor([5, 1]))
+    assert part.images.flatten().tolist() == [5, 1] and part.labels.tolist() == [5, 1]
+    lazy = wrap(Listed([(picture((20 + i, 30), i), i) for i in range(4)], targets=[0, 1, 2, 3]))
+    part = subset(lazy, torch.tensor([2, 0]))
+    assert torch.equal(part.read(0), lazy.read(2)) and list(part.names) == ["image 2", "image 0"]

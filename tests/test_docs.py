@@ -1,0 +1,45 @@
+"""What the documents say is what the code does."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from antipode.methods import PRESETS, arguments, build
+from antipode.methods.describe import COLUMNS, describe
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"mocov1": "moco", "mocov2": "moco", "simo": "eqco", "dclw": "dcl"}
+
+
+def test_the_table_of_the_design_page_is_printed_from_the_presets():
+    rows = ["| method | " + " | ".join(COLUMNS) + " |"]
+    for method in PRESETS:
+        choices = describe(build(method, "resnet10-slim"))
+        rows.append("| " + " | ".join([f"`{method}`", *(choices[column] for column in COLUMNS)]) + " |")
+    page = (ROOT / "docs" / "design.md").read_text()
+    assert all(row in page for row in rows), "\n".join(rows)
+
+
+@pytest.mark.parametrize("method", PRESETS)
+def test_every_method_has_a_page_that_names_its_arguments(method):
+    page = (ROOT / "docs" / "methods" / f"{PAGES.get(method, method)}.md").read_text()
+    for name in arguments(method):
+        assert f"`{name}`" in page, f"{name} of {method}"
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_examples_run(example):
+    done = subprocess.run(
+        [sys.executable, example, "--quick"], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
