@@ -2,7 +2,17 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: test test-all lint types install clean
+.PHONY: demo test test-all lint types install clean
+
+# what a user needs, without the development extras
+demo: .venv/demo
+	$(BIN)/python examples/demo.py
+
+.venv/demo: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . \
+		|| uv pip install --quiet --python $(BIN)/python -e .
+	touch .venv/demo
 
 install: .venv/ready
 

@@ -11,10 +11,11 @@ view, ImageNet's mean and deviation. Where a peer does something else as shipped
 Peers that work image by image run in one process per core, each with one thread; what they make is thrown away at once,
 so neither collating nor passing it on is counted: their best case. Batched sides use one thread per core; ours on a CPU
 also runs as the peers do, which suffers less from other work on the machine than threads that wait for each other.
-Batches are small on a CPU, where large ones leave the caches and make the system hand out memory anew at every step.
+Batches are small on a CPU, where large ones leave the caches; malloc keeps freed memory, for all sides.
 """
 
 import argparse
+import ctypes
 import json
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +38,7 @@ VIEWS = 2
 OURS = "ours, compiled, a process per core"
 PIL, TENSOR = "torchvision, PIL", "torchvision, tensor"
 LIGHTLY = "lightly (Pillow's blur: no kernel size)"
+TEAMS: list[tuple[Barrier, list[Any]]] = []  # workers at work
 
 
 class Work(NamedTuple):
@@ -57,6 +60,14 @@ class Work(NamedTuple):
 
 
 Rate = Callable[[], float]  # one measurement, in views per second
+
+
+def keep_memory() -> None:
+    """Have glibc keep freed memory, for all sides: page faults at every step would be what is measured."""
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+        libc.mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, at its largest
 
 
 # Ours and kornia: batches
@@ -180,11 +191,15 @@ def step_of(kind: str, work: Work) -> Step:
 
 def worker(kind: str, work: Work, barrier: Barrier, results: Any) -> None:
     torch.set_num_threads(1)
+    keep_memory()
     step = step_of(kind, work)
     for warm in range(8):
         step.run(warm)
     while True:
-        barrier.wait()
+        try:
+            barrier.wait()
+        except BrokenBarrierError:
+            return
         start, done = time.perf_counter(), 0
         while time.perf_counter() - start < work.seconds:
             step.run(done)
@@ -193,17 +208,27 @@ def worker(kind: str, work: Work, barrier: Barrier, results: Any) -> None:
 
 
 def processes(kind: str, work: Work) -> Rate:
-    """Workers that wait for each measurement; they end with this process."""
+    """Workers that wait for each measurement, until the barrier breaks."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(CORES + 1), context.Queue()
-    for _ in range(CORES):
-        context.Process(target=worker, args=(kind, work, barrier, results), daemon=True).start()
+    team = [context.Process(target=worker, args=(kind, work, barrier, results), daemon=True) for _ in range(CORES)]
+    for member in team:
+        member.start()
+    TEAMS.append((barrier, team))
 
     def rate() -> float:
         barrier.wait()
-        return sum(results.get() for _ in range(CORES))
+        return float(sum(results.get() for _ in range(CORES)))
 
     return rate
+
+
+def dismiss() -> None:
+    while TEAMS:
+        barrier, team = TEAMS.pop()
+        barrier.abort()
+        for member in team:
+            member.join()
 
 
 def torchvision(work: Work) -> dict[str, Rate]:
@@ -232,7 +257,7 @@ def compare(work: Work, chosen: list[str], rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         for name, rate in rates.items():
             best[name] = max(best[name], rate())
-    rates.clear()  # and with them the barriers and queues of the workers
+    dismiss()
     print(f"\n{work.size} px from {work.pixels} px, {VIEWS * work.images} views a batch, on {work.device}")
     fastest = max((each for name, each in best.items() if name.startswith("ours")), default=float("nan"))
     for name, each in best.items():
@@ -271,6 +296,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     chosen = parser.parse_args()
     torch.set_num_threads(CORES)
+    keep_memory()
     print(__doc__.split("\n\n")[2])
     report: dict[str, Any] = {"surroundings": surroundings(), "results": []}
     print(report["surroundings"])

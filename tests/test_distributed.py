@@ -111,7 +111,8 @@ def everything(rank, world):
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    root = str(Path(__file__).parents[1])
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([root, *sys.path]), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen([sys.executable, "-m", "tests.test_distributed", str(folder), str(rank)], env=env)
         for rank in range(2)

@@ -1,4 +1,4 @@
-"""Imports point one way: types, dist, rng <- core <- nets <- methods <- functional; data knows none of them."""
+"""Imports point one way: types, dist, rng <- core <- nets <- methods <- engine <- api <- cli; data stands beside."""
 
 import ast
 from pathlib import Path
@@ -17,6 +17,20 @@ MAY = {
     "methods": {"types", "dist", "rng", "core", "nets", "methods"},
     "functional": {"types", "dist", "rng", "core"},
     "data": {"types", "dist", "rng", "data"},
+    "optim": set(),
+    "schedule": set(),
+    "recipes": {"recipes", "schedule", "core", "methods", "nets", "data"},
+    "engine": {
+        *("types", "dist", "rng", "core", "nets", "methods", "data", "optim", "schedule", "recipes", "engine"),
+        "__version__",
+    },
+    "evaluation": {"types", "dist", "rng", "core", "nets", "functional", "data", "optim", "schedule", "evaluation"},
+    "reporting": {"reporting"},
+    "formats": {"types", "nets", "engine"},
+    "api": {"types", "dist", "data", "nets", "engine", "evaluation", "reporting", "methods", "functional", "formats"},
+    "listing": {"methods", "engine", "data", "evaluation", "nets"},
+    "cli": {"api", "engine", "data", "listing"},
+    "__main__": {"cli"},
 }
 
 

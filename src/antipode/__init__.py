@@ -1,8 +1,47 @@
 """Self-supervised visual representation learning, exact to the papers."""
 
-from antipode import functional
-from antipode.data.views import views
-from antipode.methods import build, list_methods
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0.dev0"
-__all__ = ["build", "functional", "list_methods", "views"]
+
+if TYPE_CHECKING:
+    from antipode import functional
+    from antipode.api import Run, embed, evaluate, load_backbone, pretrain, report
+    from antipode.data.views import views
+    from antipode.methods import build, list_methods
+
+# no part of the package may bear one of these names, or importing it would hide the function
+# imported when first used, so that `antipode --help` need not wait for torch
+HOMES = {
+    **dict.fromkeys(("Run", "embed", "evaluate", "load_backbone", "pretrain", "report"), "antipode.api"),
+    **dict.fromkeys(("build", "list_methods"), "antipode.methods"),
+    "views": "antipode.data.views",
+    "functional": "antipode.functional",
+}
+
+__all__ = [
+    "Run",
+    "build",
+    "embed",
+    "evaluate",
+    "functional",
+    "list_methods",
+    "load_backbone",
+    "pretrain",
+    "report",
+    "views",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'antipode' has no attribute {name!r}")
+    module = importlib.import_module(HOMES[name])
+    value = module if name == "functional" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,11 +6,13 @@ A gather without gradient loses the force a sample feels for being a negative el
 on clustered embeddings, next to nothing on random ones, so random tests do not see it.
 """
 
+import os
 from typing import Any
 
 import torch
 import torch.distributed as process
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 def world() -> int:
@@ -23,6 +25,42 @@ def rank() -> int:
     return process.get_rank() if world() > 1 else 0
 
 
+def setup(device: str) -> None:
+    """Join the other ranks where torchrun started this process; nothing to do without it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not process.is_initialized():
+        if device == "cuda":
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        process.init_process_group("nccl" if device == "cuda" else "gloo")
+
+
+def leave() -> None:
+    """Part from the other ranks."""
+    if process.is_available() and process.is_initialized():
+        process.destroy_process_group()
+
+
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """Whether the flag is up on any rank; all ranks must ask."""
+    if world() == 1:
+        return flag
+    raised = torch.tensor(int(flag), device=device)
+    process.all_reduce(raised, process.ReduceOp.MAX)
+    return bool(raised)
+
+
+def parallel(net: nn.Module, unused: bool) -> nn.Module:
+    """The net under DDP, which averages gradients over the ranks; the net itself with one rank.
+
+    Buffers are not broadcast: queue, bank and noise agree on all ranks by construction. `unused`: some weights get no
+    gradient in some steps (AdCo's bank while it fills).
+    """
+    if world() == 1:
+        return net
+    device = next(net.parameters()).device
+    devices = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(net, device_ids=devices, broadcast_buffers=False, find_unused_parameters=unused)
+
+
 def gather(x: Tensor) -> Tensor:
     """The rows of all ranks, (W*N,...) from (N,...) each, rank 0 first; gradients return to the rank they belong to."""
     rows: Tensor = x if world() == 1 else _gather(x)
@@ -33,6 +71,11 @@ def total(x: Tensor) -> Tensor:
     """The sum over ranks, with gradient."""
     whole: Tensor = x if world() == 1 else _total(x)
     return whole
+
+
+def mean(x: Tensor) -> Tensor:
+    """The mean over ranks, without gradient."""
+    return x if world() == 1 else total(x.detach()) / world()
 
 
 def mine(x: Tensor) -> Tensor:

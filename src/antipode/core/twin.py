@@ -110,7 +110,8 @@ class Ema(nn.Module):
     def at(self, progress: float) -> None:
         """Set the momentum for a step at `progress`."""
         momentum = self.momentum(progress)
-        self.pace.copy_(torch.tensor([momentum, 1 - momentum], dtype=torch.float64))
+        self.pace[0].fill_(momentum)  # a copy from the host would make a GPU wait
+        self.pace[1].fill_(1 - momentum)
 
     @torch.no_grad()
     def follow(self, online: nn.Module, restart: bool = False) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 ATTEMPTS = 10  # torchvision tries ten boxes before it falls back
 LUMA = (0.2989, 0.587, 0.114)  # ITU-R 601-2, with torchvision's digits
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+Range = tuple[float, float]
 
 
 def pixelwise(values: Tensor) -> Tensor:
@@ -31,9 +32,7 @@ def between(unit: Tensor, low: float, high: float) -> Tensor:
 # Boxes: (N,4) whole numbers, top, left, height, width
 
 
-def candidates(
-    unit: Tensor, area: int, scale: tuple[float, float], ratio: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
+def candidates(unit: Tensor, area: int, scale: Range, ratio: Range) -> tuple[Tensor, Tensor]:
     """Ten heights and widths (N,10) from (N,20): uniform share of the area, log-uniform ratio of width to height."""
     share, shape = unit.chunk(2, 1)
     target = area * between(share, *scale)
@@ -47,7 +46,7 @@ def first(values: Tensor, valid: Tensor, otherwise: float) -> Tensor:
     return torch.where(valid.any(1), (values * leading).sum(1), otherwise)
 
 
-def crop_boxes(unit: Tensor, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
+def crop_boxes(unit: Tensor, height: int, width: int, scale: Range, ratio: Range) -> Tensor:
     """Boxes (N,4) of torchvision's RandomResizedCrop from (N,22); the largest central one of fair ratio if all fail."""
     tall, wide = candidates(unit[:, : 2 * ATTEMPTS], height * width, scale, ratio)
     valid = (tall > 0) & (tall <= height) & (wide > 0) & (wide <= width)
@@ -60,9 +59,7 @@ def crop_boxes(unit: Tensor, height: int, width: int, scale: tuple[float, float]
     return torch.cat([corner, torch.stack([h, w], 1)], 1)
 
 
-def erase_boxes(
-    unit: Tensor, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
-) -> Tensor:
+def erase_boxes(unit: Tensor, height: int, width: int, scale: Range, ratio: Range) -> Tensor:
     """Boxes (N,4) of torchvision's RandomErasing from (N,22); an empty box where all attempts fail."""
     # there the ratio is of height to width, so the two change places
     wide, tall = candidates(unit[:, : 2 * ATTEMPTS], height * width, scale, ratio)
@@ -96,7 +93,7 @@ class Stretch(NamedTuple):
         return (self.extent / size).clamp_min(1)[:, None]
 
     def weights(self, size: int, pixel: Tensor, cubic: bool) -> Tensor:
-        """Weights (N,size,P) of the pixels (N,size,P), or of those whose number broadcasts so, for every point."""
+        """Weights (N,size,P) of the pixels (N,size,P) for every point."""
         x = ((pixel + 0.5 - self.points(size)[:, :, None]) / self.widening(size)[:, :, None]).abs()
         weight = keys(x) if cubic else (1 - x).clamp_min(0)
         weight = weight * ((pixel >= self.low[:, None, None]) & (pixel < self.high[:, None, None]))
@@ -113,21 +110,26 @@ def keys(x: Tensor) -> Tensor:
 def resample(images: Tensor, rows: Stretch, columns: Stretch, size: int, cubic: bool) -> Tensor:
     """Images (N,C,size,size) of a stretch of the rows and one of the columns.
 
-    Rows are gathered, few for each point, since a row is contiguous memory; columns are a batched matrix product. On a
-    CPU this takes half the time of two matrix products when compiled, and the same when not.
+    Rows are contiguous memory, so both are done on rows, with the image turned over in between. Compiled for a CPU this
+    takes a third of the time of two matrix products with dense weights; there is no product to lose precision either.
     """
+    lines = resample_rows(images, rows, size, cubic).mT.contiguous()
+    return resample_rows(lines, columns, size, cubic).mT.contiguous()
+
+
+def resample_rows(images: Tensor, rows: Stretch, size: int, cubic: bool) -> Tensor:
+    """Images (N,C,size,W) of a stretch of the rows: for each point the few rows that the kernel covers."""
     n, c, height, width = images.shape
     reach = 2 if cubic else 1
     taps = math.ceil(2 * reach * max(1, height / size))  # no kernel covers more pixels than this
     first = torch.floor(rows.points(size) - reach * rows.widening(size) + 0.5)
     pixel = first[:, :, None] + torch.arange(taps, device=images.device)
     weight, index = rows.weights(size, pixel, cubic), pixel.long().clamp(0, height - 1)
-    lines = images.new_zeros(())
+    result = images.new_zeros(())
     for tap in range(taps):
         line = torch.gather(images, 2, index[:, None, :, tap, None].expand(n, c, size, width))
-        lines = lines + line * weight[:, None, :, tap, None]
-    weight = columns.weights(size, torch.arange(width, device=images.device), cubic)
-    return torch.bmm(lines.reshape(n, c * size, width), weight.mT.expand(n, -1, -1)).view(n, c, size, size)
+        result = torch.addcmul(result, line, weight[:, None, :, tap, None])
+    return result
 
 
 def crop(images: Tensor, boxes: Tensor, size: int, *, mirror: Tensor, upend: Tensor, cubic: bool = False) -> Tensor:

@@ -88,11 +88,15 @@ class Loader:
     def resident(self, start: int = 0) -> Iterator[tuple[int, int, Tensor, Tensor, Tensor]]:
         """Step, epoch, images (N,C,H,W), uniforms (N,V,U) and ids (N,); the host waits for the device once an epoch."""
         assert isinstance(self.source, Memory)
+        for step, epoch, owner, key in self.plan(start):
+            yield step, epoch, self.source.images.index_select(0, owner), uniforms(key, owner, self.views), owner
+
+    def plan(self, start: int = 0) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        """Step, epoch, this rank's ids (N,) and the key () of the views' draws, on the device."""
         for epoch in range(start // self.per_epoch, self.epochs):
             order, key = self.order(epoch, self.device), rng.key(self.seed, "augment", epoch, device=self.device)
             for step in range(max(start, epoch * self.per_epoch), (epoch + 1) * self.per_epoch):
-                owner = self._share(order, step)
-                yield step, epoch, self.source.images.index_select(0, owner), uniforms(key, owner, self.views), owner
+                yield step, epoch, self._share(order, step), key
 
     def decoded(self, start: int = 0) -> Iterator[tuple[int, int, list[Tensor], Tensor, Tensor]]:
         """Step, epoch, V crops uint8 (N,C,S,S), uniforms (N,V,U) and ids (N,), decoded by workers ahead of time.

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from antipode.data import augment
-
-Range = tuple[float, float]
+from antipode.data.augment import Range
 
 
 class Operation(Protocol):

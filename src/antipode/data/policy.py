@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from antipode.data import augment
+from antipode.data.augment import Range
 from antipode.data.operation import (
     Blur,
     Centre,
@@ -19,7 +20,6 @@ from antipode.data.operation import (
     Jitter,
     Mix,
     Operation,
-    Range,
     Standardise,
     Turn,
 )

@@ -135,13 +135,11 @@ class Views(nn.Module):
     def _each(self, images: list[Tensor], uniforms: Tensor, start: Callable[[View], int]) -> list[Tensor]:
         """Every view from its images by its operations from `start(view)` on."""
         made: dict[int, Tensor] = {}
-        # crops are matrix products: half precision would show in the pixels
-        with torch.autocast(uniforms.device.type, enabled=False):
-            for view, places in self.alike.items():
-                batch = torch.cat([images[place] for place in places])
-                unit = torch.cat([uniforms[:, place] for place in places])
-                done = _run_in_parts(view, batch, unit, start(view))
-                made.update(zip(places, done.chunk(len(places)), strict=True))
+        for view, places in self.alike.items():
+            batch = torch.cat([images[place] for place in places])
+            unit = torch.cat([uniforms[:, place] for place in places])
+            done = _run_in_parts(view, batch, unit, start(view))
+            made.update(zip(places, done.chunk(len(places)), strict=True))
         return [made[place] for place in range(self.count)]
 
 

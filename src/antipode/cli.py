@@ -1,0 +1,243 @@
+"""The command line: each command parses, calls one function of the package and prints. Torch is imported only to work.
+
+Whatever is wrong with the input ends with status 2 and one sentence on stderr.
+"""
+
+import json
+import math
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"a whole number is needed, not {text!r}") from None
+
+
+def _path(text: str) -> Path:
+    """Not Path alone: an empty text, such as a shell variable that is not set, would be the current folder."""
+    if not text:
+        raise typer.BadParameter("a path is needed, not an empty text")
+    return Path(text)
+
+
+SET = typer.Option("--set", metavar="KEY=VALUE", help="a value of the recipe, such as method.tau=0.2; may be repeated")
+JSON = typer.Option("--json", help="print one JSON object and nothing else")
+
+METHODS_HELP = "simclr mocov1 mocov2 byol simsiam npid invspread adco eqco simo dcl dclw jcl msbreg custom"
+
+
+@app.callback()
+def antipode() -> None:
+    """Self-supervised visual representation learning, exact to the papers."""
+
+
+@app.command()
+def pretrain(
+    recipe: Annotated[str | None, typer.Argument(help="dataset.method, or the path of a recipe file")] = None,
+    method: Annotated[str | None, typer.Option(help=METHODS_HELP)] = None,
+    data: Annotated[
+        str | None, typer.Option(help="a data set by name, or folder:PATH; `antipode list datasets`")
+    ] = None,
+    backbone: Annotated[str | None, typer.Option(help="a network by name; `antipode list backbones`")] = None,
+    epochs: Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="passes over the data")] = None,
+    batch: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="images per step, over all ranks")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=_path, metavar="DIR", help="the run folder; run again with the same one to go on"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="of weights, order, views and noise")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16")] = None,
+    resume: Annotated[bool, typer.Option(help="go on with a run that is in the folder")] = True,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a run that is in the folder")] = False,
+    set_: Annotated[list[str] | None, SET] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Train on images without labels."""
+    from antipode import api  # noqa: PLC0415
+
+    run = api.pretrain(
+        recipe,
+        method=method,
+        data=data,
+        backbone=backbone,
+        epochs=epochs,
+        batch=batch,
+        out=out,
+        seed=seed,
+        device=device,
+        precision=precision,
+        resume=resume,
+        overwrite=overwrite,
+        overrides=set_ or [],
+        quiet=as_json,
+    )
+    last: dict[str, Any] = next((row for row in reversed(run.metrics()) if "loss" in row), {})
+    say({"run": str(run.path), "last": last}, f"{run.path}: done, loss {last.get('loss', float('nan')):.4f}", as_json)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[str, typer.Argument(help="a run folder")],
+    protocol: Annotated[list[str] | None, typer.Option(help="`antipode list protocols`; may be repeated")] = None,
+    data: Annotated[str | None, typer.Option(help="another data set than the run's own")] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Score a run's frozen backbone; adds to its scores.json."""
+    from antipode import api  # noqa: PLC0415
+
+    scores = api.evaluate(run, protocol or ["knn"], data=data)
+    lines = [f"{name}: {score.value:.2f} {score.unit} ({score.data}, n = {score.n})" for name, score in scores.items()]
+    say({name: score.json() for name, score in scores.items()}, "\n".join(lines), as_json)
+
+
+@app.command()
+def pack(
+    data: Annotated[str, typer.Argument(help="a data set by name, or folder:PATH")],
+    out: Annotated[
+        Path, typer.Option(parser=_path, metavar="DIR", help="the folder to write; `--data packed:DIR` reads it")
+    ],
+    size: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="reduce images to this shorter side and store pixels")
+    ] = None,
+    quality: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="with --size: store JPEG of this quality")
+    ] = None,
+    root: Annotated[Path | None, typer.Option(parser=_path, metavar="DIR", help="where the data set lies")] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Write a large data set once into a memory-mapped cache."""
+    from antipode.data.pack import pack as write  # noqa: PLC0415
+
+    home = write(data, out, size=size, quality=quality, root=root, progress=not as_json)
+    say({"packed": str(home)}, f"{home}: read it with --data packed:{home}", as_json)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(help="run folders")],
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=_path, metavar="FILE", help="the page; report.html in the first run folder by default"),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """One self-contained HTML page for one or several runs."""
+    from antipode import api  # noqa: PLC0415
+
+    file = api.report(runs, out)
+    say({"report": str(file)}, str(file), as_json)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="methods, recipes, datasets, protocols or backbones")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Names, with one line each."""
+    from antipode.listing import listing  # noqa: PLC0415
+
+    rows = listing(what)
+    width = max(map(len, rows))
+    say(rows, "\n".join(f"{name:{width}}  {line}" for name, line in rows.items()), as_json)
+
+
+@app.command()
+def show(
+    recipe: Annotated[str, typer.Argument(help="dataset.method, a recipe file or a run folder")],
+    set_: Annotated[list[str] | None, SET] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """The fully resolved recipe: every value and where it comes from."""
+    from antipode.engine import recipe as recipes  # noqa: PLC0415
+
+    path = Path(recipe) / "recipe.json"
+    found = recipes.resolve(str(path) if path.exists() else recipe, overrides=set_ or [])
+    rows = recipes.show(found)
+    width, values = max(len(key) for key, _, _ in rows), [json.dumps(value) for _, value, _ in rows]
+    room = min(40, max(map(len, values)))
+    lines = [f"{key:{width}}  {text:{room}}  {source}" for (key, _, source), text in zip(rows, values, strict=True)]
+    say({key: {"value": value, "source": source} for key, value, source in rows}, "\n".join(lines), as_json)
+
+
+def say(value: Any, text: str, as_json: bool) -> None:
+    """Print for people or for programs; of several ranks one speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps(_finite(value), allow_nan=False) if as_json else text, flush=True)
+
+
+def _finite(value: Any) -> Any:
+    """The same with null where JSON has no number: a loss that diverged is no reason for broken output."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; wrong input is one sentence and status 2, an interruption says how to go on and is status 130."""
+    words = sys.argv[1:] if arguments is None else arguments
+    warnings.showwarning = _warn
+    try:
+        status = app(args=words, prog_name="antipode", standalone_mode=False)
+    except (Exception, KeyboardInterrupt) as error:
+        sentence, status = _refusal(error)
+        if not sentence:
+            raise
+        _end(sentence, status)
+    if status == 130:  # the parser makes this of a Ctrl-C
+        _end(INTERRUPTED.get(words[0], "interrupted"), 130)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+INTERRUPTED = dict.fromkeys(("pretrain", "pack"), "interrupted; the same command goes on from what is on the disk")
+
+
+def _refusal(error: BaseException) -> tuple[str, int]:
+    """Sentence and status of what is wrong with the input or the machine; no sentence for a mistake of ours."""
+    if hasattr(error, "format_message"):  # the parser's own
+        return _usage(error), 2
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        return "interrupted", 130
+    if type(error).__name__ == "Interrupted":
+        return str(error), 130
+    if isinstance(error, OSError) and error.errno:
+        name = error.filename2 or error.filename  # the second: where a file that was written aside should go
+        return f"{error.strerror or error}{f': {name}' if name else ''}", 2
+    if isinstance(error, ValueError | FileNotFoundError | MemoryError):
+        return str(error) or type(error).__name__, 2
+    return "", 1
+
+
+def _usage(error: Any) -> str:
+    """The parser's sentence, and what there is instead."""
+    sentence, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+    commands = getattr(getattr(context, "command", None), "commands", None)
+    if commands and "command" in sentence:
+        return f"{sentence}: choose from {', '.join(commands)}"
+    return f"{sentence}; see {context.command_path} --help" if context else sentence
+
+
+def _warn(message: Any, category: Any, *_: Any, **__: Any) -> None:
+    """A warning is a sentence, not a line of somebody's source."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def _end(sentence: str, status: int) -> None:
+    print(f"antipode: {' '.join(sentence.split())}", file=sys.stderr)
+    sys.exit(status)

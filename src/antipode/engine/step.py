@@ -1,0 +1,155 @@
+"""One step of training: eager, compiled, or as one CUDA graph from image ids to updated queue."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from antipode import dist
+from antipode.core.learner import Learner
+from antipode.core.negatives import Bank
+from antipode.data.loader import Maker, uniforms
+from antipode.optim import clip
+from antipode.types import Batch, Output
+
+Optims = dict[str, torch.optim.Optimizer]
+
+
+class Slower(UserWarning):
+    """Compilation or capture failed, and training goes on without it."""
+
+
+class Step:
+    """Forward, backward, clipping, optimisers and the learner's own writing.
+
+    With `accumulate` parts, gradients are those of the mean over parts, but in-batch negatives and batch norm see one
+    part at a time: a queue or bank takes in the keys of all parts.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        optims: Optims,
+        *,
+        bf16: bool,
+        accumulate: int = 1,
+        clips: dict[str, float | None] | None = None,
+    ) -> None:
+        self.learner, self.optims, self.bf16, self.accumulate = learner, optims, bf16, accumulate
+        self.groups, self.clips = learner.groups(), clips or {}
+        self.forward: Callable[[Batch], Output] = dist.parallel(learner, unused=filling(learner))
+        self.device = next(learner.parameters()).device
+
+    def __call__(self, batch: Batch) -> tuple[Output, Tensor]:
+        """What the learner gave out, and the gradient norm () of the network before clipping."""
+        for optim in self.optims.values():
+            optim.zero_grad(set_to_none=True)
+        outs = []
+        for part in parts(batch, self.accumulate):
+            with self._precision():
+                out = self.forward(part)
+            (out.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
+            outs.append(out)
+        norms = {name: clip(weights, self.clips.get(name)) for name, weights in self.groups.items()}
+        for optim in self.optims.values():
+            optim.step()
+        out = outs[0] if len(outs) == 1 else joined(outs)
+        self.learner.after_step(out)
+        return out, norms["network"]
+
+    def compile(self) -> None:
+        """Compile the forward as one graph, and say so where that fails at the first call."""
+        compiled, plain = torch.compile(self.forward, fullgraph=True, dynamic=False), self.forward
+
+        def forward(batch: Batch) -> Output:
+            try:
+                out: Output = compiled(batch)
+                return out
+            except Exception as error:
+                if isinstance(error, torch.OutOfMemoryError | ValueError):
+                    raise
+                slower("compilation", error)
+                self.forward = plain
+                return plain(batch)
+
+        self.forward = forward
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
+
+
+class Graph:
+    """A whole step in one CUDA graph: ids in, images by index, draws, views, Step. Rates and progress are buffers."""
+
+    def __init__(self, step: Step, images: Tensor, views: Maker, count: int) -> None:
+        self.step, self.images, self.views = step, images, views
+        self.owner = torch.arange(count, device=images.device)
+        self.key = torch.zeros((), dtype=torch.int64, device=images.device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warm = 0
+
+    def __call__(self, owner: Tensor, key: Tensor) -> tuple[Output, Tensor]:
+        """The step of these images; the first ones run eagerly on a side stream, as capture demands."""
+        self.owner.copy_(owner)
+        self.key.copy_(key)
+        if self.graph is not None:
+            self.graph.replay()
+            return self.result
+        if self.warm < 3 or filling(self.step.learner):
+            self.warm += 1
+            return self._aside()
+        return self._capture()
+
+    def _body(self) -> tuple[Output, Tensor]:
+        chance = uniforms(self.key, self.owner, self.views)
+        views = self.views.apply(self.images.index_select(0, self.owner), chance)
+        return self.step(Batch(views, self.owner))
+
+    def _aside(self) -> tuple[Output, Tensor]:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = self._body()
+        torch.cuda.current_stream().wait_stream(stream)
+        return result
+
+    def _capture(self) -> tuple[Output, Tensor]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.result = self._body()
+        self.graph = graph
+        graph.replay()  # capturing itself computes nothing
+        return self.result
+
+
+def filling(learner: nn.Module) -> bool:
+    """Whether AdCo's bank still takes in keys, which is counted on the host."""
+    return any(part.filling for part in learner.modules() if isinstance(part, Bank))
+
+
+def parts(batch: Batch, count: int) -> list[Batch]:
+    """The batch in `count` equal parts."""
+    if count == 1:
+        return [batch]
+    pieces = [view.chunk(count) for view in batch.views]
+    return [Batch(list(views), owner) for *views, owner in zip(*pieces, batch.owner.chunk(count), strict=True)]
+
+
+def joined(outs: list[Output]) -> Output:
+    """What several parts gave out, as one."""
+    names = outs[0].metrics
+    return Output(
+        torch.stack([out.loss for out in outs]).mean(),
+        {name: torch.stack([out.metrics[name] for out in outs]).mean() for name in names},
+        torch.cat([out.keys for out in outs]),
+        torch.cat([out.owner for out in outs]),
+    )
+
+
+def slower(what: str, error: Exception) -> None:
+    """Say that something fast did not work."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    warnings.warn(f"{what} failed ({reason[:200]}); training goes on without it", Slower, stacklevel=3)

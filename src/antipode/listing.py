@@ -1,0 +1,66 @@
+"""What there is, by name, with one line each."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+
+def methods() -> dict[str, str]:
+    """The presets, by the first line of their docstrings."""
+    from antipode.methods import PRESETS  # noqa: PLC0415
+
+    return {name: (preset.__doc__ or "").split("\n")[0] for name, preset in PRESETS.items()}
+
+
+def recipes() -> dict[str, str]:
+    """Data set and method of every recipe."""
+    from antipode.engine.recipe import list_recipes  # noqa: PLC0415
+
+    return {name: "{1} on {0}".format(*name.split(".", 1)) for name in list_recipes()}
+
+
+def datasets() -> dict[str, str]:
+    """Data sets and ways to bring one's own."""
+    from antipode.data.catalog import summaries  # noqa: PLC0415
+
+    return summaries()
+
+
+def protocols() -> dict[str, str]:
+    """Evaluations."""
+    from antipode.evaluation.protocol import PROTOCOLS  # noqa: PLC0415
+
+    return {name: _line(run) for name, run in PROTOCOLS.items()}
+
+
+def _line(run: Any) -> str:
+    """What a protocol is and its fixed numbers."""
+    about = (getattr(run, "func", run).__doc__ or "").split("\n")[0].rstrip(".")
+    numbers = ", ".join(f"{key} {str(value).lower()}" for key, value in getattr(run, "keywords", {}).items())
+    return f"{about}: {numbers}" if numbers else about
+
+
+def backbones() -> dict[str, str]:
+    """Networks by name."""
+    from antipode.nets.backbone import RESNETS  # noqa: PLC0415
+
+    rows = {name: f"{sum(shape.layers)} blocks, width {shape.width}" for name, shape in RESNETS.items()}
+    return rows | {"timm:NAME": "any model of timm (extra `timm`)"}
+
+
+KINDS: dict[str, Callable[[], dict[str, str]]] = {
+    "methods": methods,
+    "recipes": recipes,
+    "datasets": datasets,
+    "protocols": protocols,
+    "backbones": backbones,
+}
+
+
+def listing(what: str) -> dict[str, str]:
+    """Names and lines of one kind."""
+    if what not in KINDS:
+        near = difflib.get_close_matches(what, KINDS, 1, 0.7)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"there is no list of {what!r}{hint}: choose from {', '.join(KINDS)}")
+    return KINDS[what]()
