@@ -7,14 +7,14 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from antipode import functional
-    from antipode.api import Run, embed, evaluate, load_backbone, pretrain, report
+    from antipode.api import Run, embed, evaluate, export, load_backbone, pretrain, report
     from antipode.data.views import views
     from antipode.methods import build, list_methods
 
 # no part of the package may bear one of these names, or importing it would hide the function
 # imported when first used, so that `antipode --help` need not wait for torch
 HOMES = {
-    **dict.fromkeys(("Run", "embed", "evaluate", "load_backbone", "pretrain", "report"), "antipode.api"),
+    **dict.fromkeys(("Run", "embed", "evaluate", "export", "load_backbone", "pretrain", "report"), "antipode.api"),
     **dict.fromkeys(("build", "list_methods"), "antipode.methods"),
     "views": "antipode.data.views",
     "functional": "antipode.functional",
@@ -25,6 +25,7 @@ __all__ = [
     "build",
     "embed",
     "evaluate",
+    "export",
     "functional",
     "list_methods",
     "load_backbone",

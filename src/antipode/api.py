@@ -1,6 +1,5 @@
 """What the command line and Python users call."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,26 +90,23 @@ def pretrain(
         raise ValueError(f"{run.path} holds a run already: go on with --resume, or replace it with --overwrite")
     splits = load(data) if isinstance(data, Dataset) else load(wanted.data.name, wanted.data.root, wanted.data.download)
     wanted = asked(images=len(splits.pretrain))  # a memory or queue may depend on their number
-    _claim(run, wanted, overwrite)
+    if run.holds_run() and run.begun() and not overwrite:
+        _same(run, wanted)
     try:
-        train(wanted, run, splits=splits, backbone=module, monitor=_monitor(wanted, splits), quiet=quiet)
+        watch = _monitor(wanted, splits)
+        train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, quiet=quiet)
     finally:
         dist.leave()
     return Run(run.path)
 
 
-def _claim(run: RunDir, wanted: Recipe, overwrite: bool) -> None:
-    """Refuse a folder that holds another run, or clear it where that was asked for."""
-    if not run.holds_run():
-        return
-    if overwrite:
-        for file in [*run.path.glob("*.json"), *run.path.glob("*.jsonl"), run.path / "backbone.safetensors"]:
-            file.unlink(missing_ok=True)
-        shutil.rmtree(run.checkpoints, ignore_errors=True)
-        return
+def _same(run: RunDir, wanted: Recipe) -> None:
+    """Refuse to go on with a run that was started with another recipe."""
     changed = difference(Recipe.read(run.path / "recipe.json"), wanted)
     if changed:
-        raise ValueError(f"{run.path} was started with another recipe ({'; '.join(changed)}); use another --out")
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        text = "; ".join(changed[:3])
+        raise ValueError(f"{run.path} was started with another recipe ({text}{more}); use another --out")
 
 
 def _monitor(recipe: Recipe, splits: Splits) -> Monitor | None:
@@ -156,12 +152,16 @@ def evaluate(
 ) -> dict[str, Score]:
     """Scores of a run's frozen backbone, added to its scores.json."""
     path = run.path if isinstance(run, Run) else Path(run).expanduser()
-    recipe = Recipe.read(path / "recipe.json")
+    for name in protocols:
+        protocol.known(name)
+    folder, recipe = RunDir(path), Recipe.read(path / "recipe.json")
+    earlier, backbone = folder.read_json("scores.json"), load_backbone(path)
     splits = load(data or recipe.data.name, recipe.data.root)
     if splits.test is None:
         raise ValueError(f"{splits.name} has no test split to score on")
+    _fits(path, backbone, splits)
     device = pick_device("auto")
-    backbone, look = load_backbone(path).to(device), eye(recipe, splits).to(device)
+    backbone, look = backbone.to(device), eye(recipe, splits).to(device)
     found = {part: extract(backbone, look, source) for part, source in (("train", splits.train), ("test", splits.test))}
     scores = {}
     for name in protocols:
@@ -169,9 +169,16 @@ def evaluate(
         scores[name] = Score(
             value, unit, name, settings, data=splits.name, n=len(found["test"].x), seed=recipe.train.seed
         )
-    folder = RunDir(path)
-    folder.write_json("scores.json", folder.read_json("scores.json") | {k: v.json() for k, v in scores.items()})
+    folder.write_json("scores.json", earlier | {k: v.json() for k, v in scores.items()})
     return scores
+
+
+def _fits(path: Path, backbone: nn.Module, splits: Splits) -> None:
+    """Refuse images of another number of channels."""
+    first = next((layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d)), None)
+    if first is not None and first.in_channels != splits.channels:
+        trained = f"{path} was trained on images of {first.in_channels}"
+        raise ValueError(f"{trained} channels, but {splits.name} has {splits.channels} channels")
 
 
 def embed(run: str | Path | Run, data: "str | Dataset[Any]", out: str | Path | None = None) -> Features:
@@ -182,9 +189,7 @@ def embed(run: str | Path | Run, data: "str | Dataset[Any]", out: str | Path | N
         table.check(file)
     backbone, recipe = load_backbone(path), Recipe.read(path / "recipe.json")
     splits = load(data, recipe.data.root)
-    first = next((layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d)), None)
-    if first is not None and first.in_channels != splits.channels:
-        raise ValueError(f"{path} was trained on {first.in_channels} channels, but {splits.name} has {splits.channels}")
+    _fits(path, backbone, splits)
     device = pick_device("auto")
     backbone, look = backbone.to(device), eye(recipe, splits).to(device)
     found = {part: source for part, source in (("train", splits.train), ("test", splits.test)) if source is not None}

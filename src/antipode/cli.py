@@ -128,6 +128,35 @@ def pack(
 
 
 @app.command()
+def embed(
+    run: Annotated[str, typer.Argument(help="a run folder")],
+    data: Annotated[str, typer.Option(help="a data set by name, or folder:PATH")],
+    out: Annotated[Path, typer.Option(help="a .npz or .parquet file")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Features of any data set."""
+    from antipode import api  # noqa: PLC0415
+
+    features = api.embed(run, data, out)
+    n, d = features.x.shape
+    say({"file": str(out), "images": n, "features": d}, f"{out}: {n} images, {d} features each", as_json)
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="a run folder")],
+    to: Annotated[str, typer.Option("--format", help="torchvision, timm, detectron2, onnx or safetensors")],
+    out: Annotated[Path, typer.Option(help="the file to write")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """The online backbone for other software."""
+    from antipode import api  # noqa: PLC0415
+
+    file = api.export(run, to, out)
+    say({"file": str(file), "format": to}, str(file), as_json)
+
+
+@app.command()
 def report(
     runs: Annotated[list[str], typer.Argument(help="run folders")],
     out: Annotated[

@@ -7,6 +7,7 @@ on clustered embeddings, next to nothing on random ones, so random tests do not 
 """
 
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -58,7 +59,9 @@ def parallel(net: nn.Module, unused: bool) -> nn.Module:
         return net
     device = next(net.parameters()).device
     devices = [device.index] if device.type == "cuda" else None
-    return DistributedDataParallel(net, device_ids=devices, broadcast_buffers=False, find_unused_parameters=unused)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # a newer torch renames broadcast_buffers
+        return DistributedDataParallel(net, device_ids=devices, broadcast_buffers=False, find_unused_parameters=unused)
 
 
 def gather(x: Tensor) -> Tensor:

@@ -53,7 +53,8 @@ def save(run: RunDir, content: dict[str, Any], keep: int) -> None:
 def load(run: RunDir, device: torch.device) -> dict[str, Any] | None:
     """The newest whole checkpoint, or None where there is none; a damaged one is named in a warning."""
     files = _files(run)
-    for file in files or [path for path in [run.checkpoints / "last.pt"] if path.exists()]:
+    files = files or [path for path in [run.checkpoints / "last.pt"] if path.exists()]
+    for file in files:
         try:
             if file.with_suffix(".sum").exists() and file.with_suffix(".sum").read_text() != _digest(file):
                 raise ValueError("its checksum is wrong")
@@ -61,8 +62,9 @@ def load(run: RunDir, device: torch.device) -> dict[str, Any] | None:
             return content
         except Exception as error:  # whatever a damaged file provokes
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            text = f"{file} is damaged ({reason}); going back to the checkpoint before it"
-            warnings.warn(text, DamagedCheckpoint, stacklevel=2)
+            if file != files[-1]:
+                text = f"{file} is damaged ({reason}); going back to the checkpoint before it"
+                warnings.warn(text, DamagedCheckpoint, stacklevel=2)
     if files:
         raise ValueError(f"none of the {len(files)} checkpoints in {run.checkpoints} can be read")
     return None

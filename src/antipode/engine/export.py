@@ -43,10 +43,10 @@ class Trained(NamedTuple):
         first = next((layer for layer in self.net.modules() if isinstance(layer, nn.Conv2d)), None)
         return first.in_channels if first else 3
 
-    def image(self, count: int = 1) -> Tensor:
-        """Noise (count,C,size,size), the same every time."""
+    def image(self, count: int = 1, wider: int = 0) -> Tensor:
+        """Noise (count,C,size,size+wider), the same every time."""
         generator = torch.Generator().manual_seed(0)
-        return torch.randn(count, self.channels, self.size, self.size, generator=generator)
+        return torch.randn(count, self.channels, self.size, self.size + wider, generator=generator)
 
 
 class Format(NamedTuple):
@@ -187,25 +187,29 @@ def _convolution(name: str, out: int, inner: int, kernel: int) -> Iterator[tuple
 
 
 def onnx(trained: Trained, suffix: str) -> bytes:
-    """A graph from images (N,C,H,W), normalised, to features (N,width), for any N; run once by onnxruntime."""
+    """A graph from images (N,C,H,W), normalised, to features (N,width), for any N.
+
+    A ResNet takes any H and W, another network the size it was trained on.
+    """
     try:
         runtime = [import_module(name) for name in ("onnx", "onnxscript", "onnxruntime")][-1]
     except ImportError:
         raise ValueError("ONNX is an extra of its own: pip install 'antipode[onnx]'") from None
-    shapes = ({0: torch.export.Dim("N")},)
+    any_size = trained.name in RESNETS
+    free = {axis: torch.export.Dim(letter) for axis, letter in ((0, "N"), (2, "H"), (3, "W")) if any_size or axis == 0}
     program = torch.onnx.export(
         trained.net,
         (trained.image(2),),
         input_names=["images"],
         output_names=["features"],
-        dynamic_shapes=shapes,
+        dynamic_shapes=(free,),
         dynamo=True,
         verbose=False,
     )
     if program is None:
         raise RuntimeError("torch.onnx gave no program")
     content: bytes = program.model_proto.SerializeToString()
-    session, images = runtime.InferenceSession(content), trained.image(3)
+    session, images = runtime.InferenceSession(content), trained.image(3, 9 if any_size else 0)
     features = torch.from_numpy(session.run(["features"], {"images": images.numpy()})[0])
     with torch.no_grad():
         if not torch.allclose(features, trained.net(images), rtol=1e-3, atol=1e-4):

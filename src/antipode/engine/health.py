@@ -23,6 +23,8 @@ def measure(learner: Learner, keys: Tensor) -> dict[str, float]:
     rank: RankMe (Garrido et al. 2023), the exponential of the entropy of the singular values, of at most min(N,D).
     """
     z = unit(keys)
+    if not z.isfinite().all():
+        return {}
     n, d = z.shape
     spectrum = torch.linalg.svdvals(z)
     share = spectrum / spectrum.sum() + 1e-7

@@ -33,6 +33,7 @@ FLAGS = {  # the command line's names for keys
 # what may change when a run goes on: none of it decides a weight
 HARMLESS = (
     *("data.root", "data.download", "data.workers", "train.checkpoint_every", "train.keep", "train.on_collapse"),
+    "train.device",
     *(f"monitor.{name}" for name in Monitor.model_fields),
 )
 

@@ -1,8 +1,10 @@
 """The run folder: the interface between training, evaluation and report. All is written aside and renamed."""
 
 import json
+import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +24,19 @@ class RunDir:
         """Whether a run was begun here."""
         return (self.path / "recipe.json").exists()
 
+    def begun(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return any(self.checkpoints.glob("*.pt"))
+
+    def clear(self) -> None:
+        """Remove a run, and nothing else that lies in the folder."""
+        for file in [*self.path.glob("*.json"), *self.path.glob("*.jsonl")]:
+            file.unlink(missing_ok=True)
+        for name in ("backbone.safetensors", "report.html"):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in (self.checkpoints, self.path / "tensorboard"):
+            shutil.rmtree(folder, ignore_errors=True)
+
     def write_json(self, name: str, value: Any) -> None:
         """Replace a JSON file of the run, whole or not at all."""
         with whole(self.path / name) as file:
@@ -30,12 +45,15 @@ class RunDir:
     def read_json(self, name: str) -> Any:
         """The content of a JSON file of the run, {} where there is none."""
         file = self.path / name
-        return json.loads(file.read_text()) if file.exists() else {}
+        try:
+            return json.loads(file.read_text()) if file.exists() else {}
+        except ValueError as error:
+            raise ValueError(f"{file} is not JSON: {error}") from error
 
     def record(self, row: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
         with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({name: finite(value) for name, value in row.items()}) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """All whole lines of metrics.jsonl; a line that a crash cut short is left out."""
@@ -53,6 +71,11 @@ class RunDir:
     def _cut_short(self) -> bool:
         file = self.path / "metrics.jsonl"
         return file.exists() and file.stat().st_size > 0 and not file.read_bytes().endswith(b"\n")
+
+
+def finite(value: Any) -> Any:
+    """The value, or None for a number that JSON does not know."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:

@@ -41,10 +41,24 @@ class Step:
         self.learner, self.optims, self.bf16, self.accumulate = learner, optims, bf16, accumulate
         self.groups, self.clips = learner.groups(), clips or {}
         self.forward: Callable[[Batch], Output] = dist.parallel(learner, unused=filling(learner))
+        self.plain: Callable[[Batch], Output] | None = None  # what to fall back to while compilation is untried
         self.device = next(learner.parameters()).device
 
     def __call__(self, batch: Batch) -> tuple[Output, Tensor]:
         """What the learner gave out, and the gradient norm () of the network before clipping."""
+        if self.plain is None:
+            return self._run(batch)
+        plain, self.plain = self.plain, None
+        try:  # the backward pass, too, is compiled in the first step
+            return self._run(batch)
+        except (torch.OutOfMemoryError, ValueError):
+            raise
+        except Exception as error:
+            slower("compiling the learner", error)
+            self.forward = plain
+            return self._run(batch)
+
+    def _run(self, batch: Batch) -> tuple[Output, Tensor]:
         for optim in self.optims.values():
             optim.zero_grad(set_to_none=True)
         outs = []
@@ -61,21 +75,9 @@ class Step:
         return out, norms["network"]
 
     def compile(self) -> None:
-        """Compile the forward as one graph, and say so where that fails at the first call."""
-        compiled, plain = torch.compile(self.forward, fullgraph=True, dynamic=False), self.forward
-
-        def forward(batch: Batch) -> Output:
-            try:
-                out: Output = compiled(batch)
-                return out
-            except Exception as error:
-                if isinstance(error, torch.OutOfMemoryError | ValueError):
-                    raise
-                slower("compilation", error)
-                self.forward = plain
-                return plain(batch)
-
-        self.forward = forward
+        """Compile the forward, and with it the backward, as one graph; the first step shows whether that works."""
+        self.plain = self.forward
+        self.forward = torch.compile(self.forward, fullgraph=True, dynamic=False, options=_options())
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
@@ -86,6 +88,7 @@ class Graph:
 
     def __init__(self, step: Step, images: Tensor, views: Maker, count: int) -> None:
         self.step, self.images, self.views = step, images, views
+        self.render = compiled(views.apply, "compiling the views")
         self.owner = torch.arange(count, device=images.device)
         self.key = torch.zeros((), dtype=torch.int64, device=images.device)
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -105,7 +108,7 @@ class Graph:
 
     def _body(self) -> tuple[Output, Tensor]:
         chance = uniforms(self.key, self.owner, self.views)
-        views = self.views.apply(self.images.index_select(0, self.owner), chance)
+        views = self.render(self.images.index_select(0, self.owner), chance)
         return self.step(Batch(views, self.owner))
 
     def _aside(self) -> tuple[Output, Tensor]:
@@ -147,6 +150,33 @@ def joined(outs: list[Output]) -> Output:
         torch.cat([out.keys for out in outs]),
         torch.cat([out.owner for out in outs]),
     )
+
+
+def compiled(plain: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """A function compiled as one graph; where that fails, it says so and goes on without."""
+    fast: list[Callable[..., Any]] = [torch.compile(plain, fullgraph=True, dynamic=False, options=_options())]
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return fast[0](*arguments)
+        except (torch.OutOfMemoryError, ValueError):
+            raise
+        except Exception as error:
+            if fast[0] is plain:
+                raise
+            slower(what, error)
+            fast[0] = plain
+            return plain(*arguments)
+
+    return call
+
+
+def _options() -> dict[str, Any]:
+    """What the compiler must be told: torch 2.11 asserts wrongly when it fuses reductions of batch norm in groups."""
+    from torch._inductor import config  # noqa: PLC0415
+
+    known = hasattr(config.triton, "mix_order_reduction")
+    return {"triton.mix_order_reduction": False} if known else {}
 
 
 def slower(what: str, error: Exception) -> None:

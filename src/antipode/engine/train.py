@@ -1,9 +1,10 @@
 """The loop. No callbacks: a new need is a new line here, seen by all."""
 
 import signal
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -21,12 +22,13 @@ from antipode.data.loader import Loader
 from antipode.data.source import Memory
 from antipode.data.splits import Splits
 from antipode.data.views import views as make_views
-from antipode.engine import checkpoint, health
+from antipode.engine import checkpoint, health, logs, weights
 from antipode.engine.progress import Shown, display
 from antipode.engine.recipe import Recipe
 from antipode.engine.rundir import RunDir, environment
 from antipode.engine.step import Graph, Optims, Step
 from antipode.methods import build as build_learner
+from antipode.nets.backbone import backbone as make_backbone
 from antipode.schedule import Schedule, scaled
 from antipode.types import Output
 
@@ -86,8 +88,8 @@ class Job:
         return Graph(self.step, source.images, self.loader.views, self.loader.batch)
 
 
-def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | None = None) -> Job:
-    """Data, views, learner, optimisers and loader of a recipe, on its device."""
+def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | None = None, fresh: bool = True) -> Job:
+    """Data, views, learner, optimisers and loader of a recipe, on its device; a checkpoint will follow if not fresh."""
     device = pick_device(recipe.train.device)
     dist.setup(device.type)
     if recipe.train.deterministic:
@@ -96,14 +98,13 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
     data = splits or load(recipe.data.name, root=recipe.data.root, download=recipe.data.download)
     policy = dict(recipe.views.arguments)
     views = make_views(recipe.views.policy, size=recipe.views.size, mean=data.mean, std=data.std, **policy).to(device)
+    views(torch.zeros(2, data.channels, 8, 8, dtype=torch.uint8, device=device))  # a policy may refuse the channels
     torch.manual_seed(recipe.train.seed)
+    net = backbone or make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=data.channels)
+    if recipe.backbone.weights and fresh:
+        weights.start(net, recipe.backbone.name, recipe.backbone.weights)
     learner = build_learner(
-        recipe.method.name,
-        backbone or recipe.backbone.name,
-        stem=None if backbone is not None else recipe.backbone.stem,
-        channels=data.channels,
-        seed=recipe.train.seed,
-        **recipe.method.arguments,
+        recipe.method.name, net, channels=data.channels, seed=recipe.train.seed, **recipe.method.arguments
     )
     if learner.views != views.count:
         made = f"{recipe.views.policy} makes {views.count}"
@@ -136,11 +137,11 @@ def optimisers(recipe: Recipe, learner: Learner) -> tuple[Optims, dict[str, tupl
         raise ValueError(f"{recipe.method.name} trains the group {absent[0]!r}, but optim.{absent[0]} is not set")
     optims: Optims = {}
     schedules: dict[str, tuple[float, Schedule]] = {}
-    for name, weights in groups.items():
+    for name, trained in groups.items():
         spec = recipe.optim[name]
         base = scaled(spec.lr, spec.rule, recipe.train.batch, learner.views)
         optims[name] = optim.make(
-            weights,
+            trained,
             name=spec.name,
             lr=base,
             momentum=spec.momentum,
@@ -148,7 +149,7 @@ def optimisers(recipe: Recipe, learner: Learner) -> tuple[Optims, dict[str, tupl
             nesterov=spec.nesterov,
             exclude=spec.exclude,
             variant=spec.variant,
-            capturable=weights[0].is_cuda,
+            capturable=trained[0].is_cuda,
         )
         schedules[name] = base, spec.scheduled(recipe.train.epochs)
     return optims, schedules
@@ -179,16 +180,22 @@ def train(
     splits: Splits | None = None,
     backbone: nn.Module | None = None,
     monitor: Monitor | None = None,
+    overwrite: bool = False,
     quiet: bool = False,
 ) -> None:
     """Train to the end, from the last checkpoint where there is one; only rank 0 writes."""
-    job = build(recipe, splits, backbone)
+    job = build(recipe, splits, backbone, fresh=overwrite or not run.begun())
+    if overwrite and dist.rank() == 0:
+        run.clear()  # only now that the new run is known to start
     start = begin(job, run)
+    loggers = logs.open(recipe.monitor, run, start, recipe.leaves())
     every = max(1, round(recipe.train.checkpoint_every * job.loader.per_epoch))
     with interrupts() as asked, display(recipe, job.loader.total, start, quiet or dist.rank() > 0) as shown:
-        book = Book(job, run, shown, monitor)
+        book = Book(job, run, shown, monitor, loggers)
         for step, epoch, rates, out, norm in out_of_memory(job.run(start), recipe):
             book.note(step, epoch, rates, out, norm)
+            if step == start and not quiet and dist.rank() == 0:
+                announce(job)
             done = step + 1
             stop = bool(asked) if dist.world() == 1 else step % 10 == 9 and dist.any_rank(bool(asked), job.device)
             if done % every == 0 or done == job.loader.total or stop:
@@ -196,6 +203,14 @@ def train(
             if stop and done < job.loader.total:
                 raise Interrupted(f"stopped after step {done} of {job.loader.total}; the same command goes on there")
     book.finish()
+
+
+def announce(job: Job) -> None:
+    """Say what a batch other than the recipe's own does to the rates."""
+    batch = job.recipe.train.batch
+    if job.recipe.sources.get("train.batch", "").startswith("--"):
+        rates = [f"{name} {base:.4g} ({job.recipe.optim[name].rule})" for name, (base, _) in job.schedules.items()]
+        print(f"a batch of {batch}: rates {', '.join(rates)}", file=sys.stderr)
 
 
 def begin(job: Job, run: RunDir) -> int:
@@ -213,8 +228,10 @@ def begin(job: Job, run: RunDir) -> int:
 class Book:
     """Keeps the record of a run: metrics, health, checkpoints, the monitor's scores."""
 
-    def __init__(self, job: Job, run: RunDir, shown: Shown, monitor: Monitor | None) -> None:
-        self.job, self.run, self.shown, self.monitor = job, run, shown, monitor
+    def __init__(
+        self, job: Job, run: RunDir, shown: Shown, monitor: Monitor | None, loggers: Sequence[logs.Log] = ()
+    ) -> None:
+        self.job, self.run, self.shown, self.monitor, self.loggers = job, run, shown, monitor, loggers
         self.mine = dist.rank() == 0
         self.scores: dict[str, float] = {}
         self.clock, self.seen, self.warned = time.perf_counter(), 0, False
@@ -233,7 +250,7 @@ class Book:
             row |= {f"lr_{name}": rate for name, rate in rates.items()}
             row["images_per_second"] = self.seen / max(time.perf_counter() - self.clock, 1e-9)
             self.clock, self.seen = time.perf_counter(), 0
-            if step % plan.health_every == 0 or step + 1 == total:
+            if plan.health_every and (step % plan.health_every == 0 or step + 1 == total):
                 row |= health.measure(self.job.learner, out.keys)
                 mutual = health.bound(self.job.learner, row.get("contrast", 0.0), negatives(self.job))
                 row |= {} if mutual is None else {"mi_bound": mutual}
@@ -243,8 +260,7 @@ class Book:
         self._monitor(step, epoch)
 
     def _write(self, row: dict[str, Any], shape: torch.Size) -> None:
-        if self.mine:
-            self.run.record(row)
+        self._record(row)
         self.shown.update(row, self.scores)
         trouble = health.complaint(row, min(shape))
         if trouble and (self.job.recipe.train.on_collapse == "stop"):
@@ -258,9 +274,14 @@ class Book:
         ended = (step + 1) % self.job.loader.per_epoch == 0
         if self.monitor and every and ended and (epoch + 1) % every == 0:
             self.scores = self.monitor(self.job.learner, epoch)
-            if self.mine:
-                self.run.record({"step": step, "epoch": epoch, **self.scores})
+            self._record({"step": step, "epoch": epoch, **self.scores})
             self.clock = time.perf_counter()
+
+    def _record(self, row: dict[str, Any]) -> None:
+        if self.mine:
+            self.run.record(row)
+        for logger in self.loggers:
+            logger.row(row)
 
     def checkpoint(self, done: int) -> None:
         """Save on rank 0."""
@@ -271,9 +292,9 @@ class Book:
     def finish(self) -> None:
         """Write the backbone as it came out."""
         if self.mine:
-            from antipode.engine.weights import write  # noqa: PLC0415
-
-            write(self.job.learner.backbone, self.run.path / "backbone.safetensors")
+            weights.write(self.job.learner.backbone, self.run.path / "backbone.safetensors")
+        for logger in self.loggers:
+            logger.close()
 
 
 def negatives(job: Job) -> int:

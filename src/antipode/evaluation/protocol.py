@@ -49,12 +49,17 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 
-def run(protocol: str, train: Features, test: Features) -> tuple[float, str, dict[str, Any]]:
-    """The value, unit and settings of a protocol."""
+def known(protocol: str) -> None:
+    """Refuse a name that is none."""
     if protocol not in PROTOCOLS:
         near = difflib.get_close_matches(protocol, PROTOCOLS, 1)
-        hint = f", did you mean {near[0]!r}?" if near else ""
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(f"there is no protocol {protocol!r}{hint}: choose from {', '.join(PROTOCOLS)}")
+
+
+def run(protocol: str, train: Features, test: Features) -> tuple[float, str, dict[str, Any]]:
+    """The value, unit and settings of a protocol."""
+    known(protocol)
     if int(train.y.min()) < 0 or int(test.y.min()) < 0:
         raise ValueError(f"{protocol} needs labels, and this data set has none")
     return PROTOCOLS[protocol](train, test)

@@ -48,6 +48,8 @@ class BatchNorm(nn.Module):
         mean, var, weight, bias = self.running_mean, self.running_var, self.weight, self.bias
         if not self.training:
             return F.batch_norm(x, mean, var, weight, bias, False, self.momentum, self.eps)
+        if x.numel() * dist.world() == x.shape[1]:
+            raise ValueError("batch norm needs at least two images in a batch to take statistics of, got one")
         self.num_batches_tracked += 1
         local = local_groups(self.groups, len(x))
         if local == 1 and (self.groups > 1 or dist.world() == 1):
@@ -58,12 +60,13 @@ class BatchNorm(nn.Module):
         wide = x if x.dtype == torch.float64 else x.float()
         parts = torch.unflatten(wide, 0, (local, len(x) // local))  # a view in every memory format
         axes = [1, *range(3, parts.ndim)]
-        mean, count = parts.mean(axes, keepdim=True), parts.numel() // (local * x.shape[1])
+        count = parts.numel() // (local * x.shape[1])
         if self.groups == 1:  # one group over all ranks
-            mean, count = dist.total(mean) / dist.world(), count * dist.world()
-        square = ((parts - mean) ** 2).mean(axes, keepdim=True)
-        if self.groups == 1:
-            square = dist.total(square) / dist.world()
+            count *= dist.world()
+            mean = dist.total(parts.mean(axes, keepdim=True)) / dist.world()
+            square = dist.total(((parts - mean) ** 2).mean(axes, keepdim=True)) / dist.world()
+        else:
+            square, mean = torch.var_mean(parts, axes, correction=0, keepdim=True)
         self._track(mean, square * (count / max(count - 1, 1)))
         out: Tensor = ((parts - mean) * torch.rsqrt(square + self.eps)).flatten(0, 1)
         if self.weight is not None and self.bias is not None:

@@ -3,6 +3,7 @@
 import html
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,10 @@ def page(runs: list[Path]) -> str:
 
 def _run(path: Path) -> str:
     recipe, scores, env = (_read(path / name) for name in ("recipe.json", "scores.json", "env.json"))
-    rows = [json.loads(line) for line in _lines(path / "metrics.jsonl")]
+    rows = list(_rows(path / "metrics.jsonl"))
     parts = [f"<h1>{html.escape(path.name)}</h1>", _scores(scores)]
     for name, title in (("contrast", "loss"), ("loss", "loss"), ("spread", "spread of the embeddings"), ("knn", "kNN")):
-        points = [(row["step"], row[name]) for row in rows if name in row and math.isfinite(row[name])]
+        points = [(row["step"], row[name]) for row in rows if row.get(name) is not None and math.isfinite(row[name])]
         if len(points) > 1 and f"<h2>{title}</h2>" not in parts:
             parts += [f"<h2>{title}</h2>", curve(points)]
     for title, content in (("Recipe", recipe), ("Environment", env)):
@@ -69,9 +70,17 @@ def curve(points: list[tuple[float, float]], width: int = 800, height: int = 240
 
 
 def _read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    try:
+        content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
     return content
 
 
-def _lines(path: Path) -> list[str]:
-    return [line for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a log."""
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            yield json.loads(line)
+        except ValueError:  # a line that a crash cut short
+            continue
