@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from antipode import functional
     from antipode.api import Run, embed, evaluate, export, load_backbone, pretrain, report
     from antipode.data.views import views
+    from antipode.listing import list_datasets, list_protocols, list_recipes
     from antipode.methods import build, list_methods
 
 # no part of the package may bear one of these names, or importing it would hide the function
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 HOMES = {
     **dict.fromkeys(("Run", "embed", "evaluate", "export", "load_backbone", "pretrain", "report"), "antipode.api"),
     **dict.fromkeys(("build", "list_methods"), "antipode.methods"),
+    **dict.fromkeys(("list_datasets", "list_protocols", "list_recipes"), "antipode.listing"),
     "views": "antipode.data.views",
     "functional": "antipode.functional",
 }
@@ -27,7 +29,10 @@ __all__ = [
     "evaluate",
     "export",
     "functional",
+    "list_datasets",
     "list_methods",
+    "list_protocols",
+    "list_recipes",
     "load_backbone",
     "pretrain",
     "report",

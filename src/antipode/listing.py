@@ -64,3 +64,18 @@ def listing(what: str) -> dict[str, str]:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(f"there is no list of {what!r}{hint}: choose from {', '.join(KINDS)}")
     return KINDS[what]()
+
+
+def list_recipes() -> list[str]:
+    """Names of recipes."""
+    return list(recipes())
+
+
+def list_datasets() -> list[str]:
+    """Names of data sets."""
+    return list(datasets())
+
+
+def list_protocols() -> list[str]:
+    """Names of evaluations."""
+    return list(protocols())

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from antipode.core.learner import Learner
+from antipode.core.loss import coupled
 from antipode.core.objective import Adversarial, Contrast
 from antipode.core.regularise import potential
 from antipode.core.scores import product, unit
@@ -43,7 +44,7 @@ def measure(learner: Learner, keys: Tensor) -> dict[str, float]:
 def bound(learner: Learner, contrast: float, negatives: int) -> float | None:
     """EqCo's lower bound on mutual information, for a coupled contrast."""
     objective = learner.objective
-    if not isinstance(objective, Contrast) or not negatives:
+    if not isinstance(objective, Contrast) or objective.coupling is not coupled or not negatives:
         return None
     alpha = getattr(objective.margin, "keywords", {}).get("alpha", negatives)
     return math.log1p(alpha) - contrast

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from antipode import recipes
 from antipode.engine.overrides import check_key, convert, flatten, nearest, nest, of_content, of_file, settings
+from antipode.engine.rundir import whole
 from antipode.recipes.datasets import DATASETS, known
 from antipode.recipes.follow import OWN, follow, policy_arguments, sketch
 from antipode.recipes.layer import FOLLOWING, Case, Layer, said
@@ -64,7 +65,8 @@ class Recipe(Section):
     def write(self, path: str | Path) -> None:
         """As JSON, with the sources."""
         content = nest(self.leaves()) | {"sources": self.sources}
-        Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        with whole(Path(path)) as file:
+            file.write((json.dumps(content, indent=2) + "\n").encode())
 
     @staticmethod
     def read(path: str | Path) -> "Recipe":

@@ -187,10 +187,12 @@ def train(
     job = build(recipe, splits, backbone, fresh=overwrite or not run.begun())
     if overwrite and dist.rank() == 0:
         run.clear()  # only now that the new run is known to start
+    dist.any_rank(False, job.device)  # nobody looks for a checkpoint before it is gone
     start = begin(job, run)
     loggers = logs.open(recipe.monitor, run, start, recipe.leaves())
     every = max(1, round(recipe.train.checkpoint_every * job.loader.per_epoch))
-    with interrupts() as asked, display(recipe, job.loader.total, start, quiet or dist.rank() > 0) as shown:
+    silent = quiet or dist.rank() > 0
+    with interrupts() as asked, closing(loggers), display(recipe, job.loader.total, start, silent) as shown:
         book = Book(job, run, shown, monitor, loggers)
         for step, epoch, rates, out, norm in out_of_memory(job.run(start), recipe):
             book.note(step, epoch, rates, out, norm)
@@ -202,7 +204,7 @@ def train(
                 book.checkpoint(done)
             if stop and done < job.loader.total:
                 raise Interrupted(f"stopped after step {done} of {job.loader.total}; the same command goes on there")
-    book.finish()
+        book.finish()
 
 
 def announce(job: Job) -> None:
@@ -293,8 +295,6 @@ class Book:
         """Write the backbone as it came out."""
         if self.mine:
             weights.write(self.job.learner.backbone, self.run.path / "backbone.safetensors")
-        for logger in self.loggers:
-            logger.close()
 
 
 def negatives(job: Job) -> int:
@@ -322,6 +322,16 @@ def out_of_memory(steps: Iterator[Any], recipe: Recipe) -> Iterator[Any]:
             f"the GPU's memory does not hold a batch of {recipe.train.batch} images of {recipe.views.size} px: "
             "try a smaller --batch, or --set train.accumulate=2"
         ) from error
+
+
+@contextmanager
+def closing(loggers: Sequence[logs.Log]) -> Iterator[None]:
+    """Loggers hand over what they hold, however the run ends."""
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.close()
 
 
 @contextmanager

@@ -46,7 +46,7 @@ DATASETS: dict[str, Known] = {
     "shapes": Known(
         "tiny",
         5000,
-        _set("shapes", "resnet10-slim", "half", 32, epochs=40, batch=128),
+        _set("shapes", "resnet10-slim", "half", 32, epochs=50, batch=128),
         policy("shapes: colour would tell the images apart", "shapes"),
     ),
     # ours; larger crops than SimCLR's, since a fifth of 8 pixels shows nothing

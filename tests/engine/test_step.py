@@ -1,0 +1,108 @@
+"""One step: accumulation, clipping, falling back, and what is said when memory or health gives out."""
+
+import copy
+
+import pytest
+import torch
+
+from antipode.engine import health, step, train
+from antipode.engine.recipe import resolve
+from antipode.types import Batch
+from tests.toys import batch, make, optimiser
+
+
+def one(learner, **options):
+    return step.Step(learner, {"network": optimiser(learner, lr=0.0)}, bf16=False, **options)
+
+
+def test_accumulated_gradients_are_the_mean_over_parts_and_the_queue_takes_all_keys(double):
+    learner = make("mocov2", groups=1)
+    whole, b = copy.deepcopy(learner), batch(2)
+    out, _ = one(learner, accumulate=2)(b)
+    assert len(out.keys) == 8 and torch.equal(learner.objective.negatives[0].vectors[:8], out.keys)
+    for part in step.parts(b, 2):
+        (whole(part).loss / 2).backward()
+    for mine, theirs in zip(learner.online.parameters(), whole.online.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad, atol=1e-14)
+
+
+def test_a_batch_falls_into_equal_parts():
+    parts = step.parts(batch(2), 4)
+    assert [len(part.owner) for part in parts] == [2] * 4
+    assert torch.equal(torch.cat([part.owner for part in parts]), torch.arange(8))
+
+
+def test_clipping_bounds_the_network_and_reports_the_norm_before():
+    learner = make("simclr")
+    _, norm = one(learner, clips={"network": 0.01})(batch(2))
+    clipped = torch.cat([p.grad.flatten() for p in learner.online.parameters()]).norm()
+    assert norm > 0.01 and abs(clipped - 0.01) < 1e-4
+
+
+def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch):
+    def broken(function, **options):
+        def call(*arguments):
+            raise RuntimeError("no such kernel\nand a long trace")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    learner = make("simclr")
+    job = one(learner)
+    job.compile()
+    with pytest.warns(step.Slower, match=r"compiling the learner failed \(no such kernel\); training goes on without"):
+        out, _ = job(batch(2))
+    assert out.loss.isfinite() and job(batch(2))[0].loss.isfinite()
+    render = step.compiled(lambda x: x + 1, "compiling the views")
+    with pytest.warns(step.Slower, match="compiling the views failed"):
+        assert render(1) == 2
+
+
+def test_a_wrong_batch_is_no_compiler_failure(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    job = one(make("simclr"))
+    job.compile()
+    with pytest.raises(ValueError, match="needs 2 views"):
+        job(Batch(batch(1).views, torch.arange(8)))
+
+
+def test_a_full_gpu_ends_in_a_sentence_with_the_batch():
+    def steps():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+        yield
+
+    with pytest.raises(MemoryError, match=r"does not hold a batch of 256 images of 32 px: try a smaller --batch"):
+        list(train.out_of_memory(steps(), resolve("cifar10.simclr")))
+
+
+def test_half_precision_is_never_chosen_on_a_cpu():
+    assert not train.bf16(resolve("cifar10.simclr"), torch.device("cpu"))
+    assert train.bf16(resolve("cifar10.simclr", overrides={"train.precision": "bf16"}), torch.device("cpu"))
+
+
+def test_health_tells_a_sphere_from_a_point():
+    learner = make("simclr")
+    even = health.measure(learner, torch.randn(256, 16))
+    flat = health.measure(learner, torch.ones(256, 16) + 1e-3 * torch.randn(256, 16))
+    assert abs(even["spread"] - 1) < 0.05 and even["rank"] > 14 and even["similarity"] < 0.05
+    assert flat["spread"] < 0.01 and flat["rank"] < 2 and flat["similarity"] > 0.99
+    assert health.measure(learner, torch.full((4, 4), torch.nan)) == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "word"),
+    [
+        ({"step": 3, "loss": float("nan")}, "rate is likely too high"),
+        ({"step": 300, "loss": 1.0, "spread": 0.01}, "collapsed"),
+        ({"step": 300, "loss": 1.0, "spread": 0.9, "rank": 1.1}, "1.1 of 128 dimensions"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_likely_cause(row, word):
+    assert word in health.complaint(row, 128)
+    assert health.complaint({"step": 300, "loss": 1.0, "spread": 0.9, "rank": 90.0}, 128) is None
+
+
+def test_the_bound_on_mutual_information_is_eqcos_and_only_for_coupled_losses():
+    assert health.bound(make("mocov2"), 1.0, 20) == pytest.approx(torch.tensor(21.0).log().item() - 1)
+    assert health.bound(make("eqco", alpha=100.0), 1.0, 5) == pytest.approx(torch.tensor(101.0).log().item() - 1)
+    assert health.bound(make("dcl"), 1.0, 14) is None
