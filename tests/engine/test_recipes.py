@@ -259,7 +259,7 @@ def test_cifar_and_shapes_have_our_numbers():
         rate = {"optim.network.name": "sgd", "optim.network.lr": 0.06, "optim.network.weight_decay": 5e-4}
         holds(f"cifar10.{method}", rate | {"optim.network.rule": "linear", "views.policy": "simclr-cifar"})
     holds("cifar10.simclr", {"method.tau": 0.2})
-    shapes = {"backbone.name": "resnet10-slim", "backbone.stem": "half", "train.epochs": 40, "train.batch": 128}
+    shapes = {"backbone.name": "resnet10-slim", "backbone.stem": "half", "train.epochs": 50, "train.batch": 128}
     for method in PAPERS:
         holds(f"shapes.{method}", shapes | {"views.policy": "shapes"})
 
