@@ -18,12 +18,13 @@ from antipode.data.views import views as make_views
 from antipode.engine import table
 from antipode.engine.export import export as write_export
 from antipode.engine.recipe import Recipe, difference, resolve
-from antipode.engine.rundir import RunDir, whole
+from antipode.engine.rundir import RunDir
 from antipode.engine.train import Monitor, pick_device, train
 from antipode.engine.weights import bare, fit, read
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
 from antipode.evaluation.protocol import Score
+from antipode.files import whole
 from antipode.nets.backbone import backbone as make_backbone
 from antipode.reporting.page import page
 from antipode.types import Features

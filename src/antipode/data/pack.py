@@ -10,12 +10,11 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +29,7 @@ from antipode.data.packed import FORMAT, RECORD, checksum
 from antipode.data.progress import bar
 from antipode.data.source import Decoded, Memory, Skip, Source, warn_skipped
 from antipode.data.splits import Splits
+from antipode.files import sync, whole
 
 PART = 1024  # images in a part: what a killed run may lose
 
@@ -87,7 +87,7 @@ def pack(
 def _describe(aside: Path, splits: Splits, metas: dict[str, Any]) -> None:
     """Write meta.json, which says that all is there."""
     meta = {"format": FORMAT, "name": splits.name, "size": splits.size, "mean": splits.mean, "std": splits.std}
-    with _whole(aside / "meta.json") as file:
+    with whole(aside / "meta.json") as file:
         file.write(json.dumps(meta | {"splits": metas}, indent=1).encode())
 
 
@@ -96,7 +96,7 @@ def _finish(aside: Path, home: Path) -> list[Skip]:
     for note in [*aside.glob("*/part-*.npz"), aside / "plan.json"]:
         note.unlink(missing_ok=True)
     aside.rename(home)
-    _sync_folder(home.parent)
+    sync(home.parent)
     splits = json.loads((home / "meta.json").read_text())["splits"]
     return [Skip(*skip) for part in splits.values() for skip in part["skipped"]]
 
@@ -111,7 +111,7 @@ def _begin(aside: Path, plan: dict[str, Any]) -> None:
             changed = ", ".join(key for key in plan if earlier.get(key) != plan[key])
             raise ValueError(f"{aside} is left from packing with other {changed}; remove it to begin anew")
         return
-    with _whole(file) as handle:
+    with whole(file) as handle:
         handle.write(json.dumps(plan).encode())
 
 
@@ -140,7 +140,7 @@ def _split(
     if source.labels is not None:
         arrays["labels"] = source.labels.cpu().numpy()[index["at"]]
     for name, array in arrays.items():
-        with _whole(home / f"{name}.npy") as file:
+        with whole(home / f"{name}.npy") as file:
             np.save(file, array)
     facts = {"classes": source.classes, "channels": source.channels, "size": getattr(source, "size", 224)}
     files = {f"{name}.npy": checksum(home / f"{name}.npy") for name in arrays}
@@ -151,7 +151,7 @@ def _split(
 def _part(home: Path, number: int, wanted: range, store: Store, pool: ThreadPoolExecutor) -> None:
     """Write one part and then the note that says it is whole."""
     records, skipped, offset = [], [], 0
-    with _whole(home / f"part-{number:05d}.bin") as file:
+    with whole(home / f"part-{number:05d}.bin") as file:
         for at, found in zip(wanted, pool.map(store, wanted), strict=True):
             if isinstance(found, Skip):
                 skipped.append(found)
@@ -160,7 +160,7 @@ def _part(home: Path, number: int, wanted: range, store: Store, pool: ThreadPool
             file.write(data)
             records.append((number, offset, len(data), height, width, zlib.crc32(data), at))
             offset += len(data)
-    with _whole(home / f"part-{number:05d}.npz") as file:
+    with whole(home / f"part-{number:05d}.npz") as file:
         lost = np.array(skipped, dtype=np.str_).reshape(-1, 2)
         np.savez(file, index=np.array(records, RECORD), skipped=lost)
 
@@ -217,22 +217,3 @@ def _digest(parts: dict[str, Source]) -> list[int]:
                 zlib.crc32("\n".join(_name(source, at) for at in range(len(source))).encode("utf-8", "replace"))
             )
     return digests
-
-
-@contextmanager
-def _whole(file: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only when all of it is on the disk."""
-    aside = file.with_name(file.name + ".tmp")
-    with aside.open("wb") as handle:
-        yield handle
-        handle.flush()
-        os.fsync(handle.fileno())
-    aside.rename(file)
-    _sync_folder(file.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)

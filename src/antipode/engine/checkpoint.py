@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from antipode.engine.rundir import RunDir, whole
+from antipode.engine.rundir import RunDir
+from antipode.files import whole
 
 
 class DamagedCheckpoint(UserWarning):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import Bottleneck
 
-from antipode.engine.rundir import whole
 from antipode.engine.weights import tensors
+from antipode.files import whole
 from antipode.nets.backbone import RESNETS, STEMS, Shape, Wrapped
 
 State = dict[str, Tensor]

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from antipode import recipes
 from antipode.engine.overrides import check_key, convert, flatten, nearest, nest, of_content, of_file, settings
-from antipode.engine.rundir import whole
+from antipode.files import whole
 from antipode.recipes.datasets import DATASETS, known
 from antipode.recipes.follow import OWN, follow, policy_arguments, sketch
 from antipode.recipes.layer import FOLLOWING, Case, Layer, said

@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+from antipode.files import whole
 
 
 class RunDir:
@@ -84,21 +85,6 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
         except ValueError:
             continue
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only when all of it is on the disk; nothing is left behind where it fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with aside.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def environment(device: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from antipode.data.source import Decoded, Source
-from antipode.engine.rundir import whole
+from antipode.files import whole
 from antipode.types import Features
 
 SUFFIXES = (".npz", ".parquet")

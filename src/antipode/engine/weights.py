@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torchvision import models
 
-from antipode.engine.rundir import whole
+from antipode.files import whole
 from antipode.nets.backbone import Wrapped
 
 CLASSIFIERS = ("fc", "classifier", "head", "heads", "last_linear")  # MoCo's and SimSiam's projections are an `fc` too

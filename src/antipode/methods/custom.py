@@ -28,6 +28,9 @@ PAIRINGS: dict[str, Callable[[int], Pairing]] = {
 }
 
 
+REGULARISERS = {"singular_value": regularise.gram, "brownian": regularise.brownian, "uniform": regularise.uniform}
+
+
 def custom(
     backbone: nn.Module,
     *,
@@ -84,15 +87,7 @@ def custom(
         predictor=convert(mlp([dim, size if hidden is None else hidden, dim], norm=norm), groups)
         if predictor
         else None,
-        regularisers=[
-            (name, given[name], term)
-            for name, term in (
-                ("singular_value", regularise.gram),
-                ("brownian", regularise.brownian),
-                ("uniform", regularise.uniform),
-            )
-            if given[name]
-        ],
+        regularisers=[(name, given[name], term) for name, term in REGULARISERS.items() if given[name]],
         scale=scale,
         joint=joint,
         options={"bank": bank_options(bank_lr, bank_momentum, bank_decay)} if "bank" in negatives.split("+") else None,
