@@ -1,7 +1,7 @@
 """Our loop against the bare step on a fixed batch: what loading, views, records and checkpoints cost.
 
     python benchmarks/overhead.py --out overhead.json
-    python benchmarks/overhead.py --recipe cifar10.simclr --device cuda --images 50000
+    python benchmarks/overhead.py --recipe cifar10.simclr "cifar10.adco method.bank=8192" --device cuda --images 50000
 
 Both sides take turns in one process, on the same network, precision and compilation. The bare side repeats forward,
 backward and optimiser on one batch of views that is ready on the device; on a GPU it is one captured graph.
@@ -87,7 +87,8 @@ def main() -> None:
     args = parser.parse_args()
     rows = []
     for name in args.recipe:
-        recipe = resolve(name, overrides={"train.device": args.device})
+        plain, *values = name.split()
+        recipe = resolve(plain, overrides=[*values, f"train.device={args.device}"])
         splits = images(args.images, recipe.views.size)
         times = {"bare": float("inf"), "whole": float("inf")}
         for _ in range(args.rounds):

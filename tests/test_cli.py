@@ -15,11 +15,13 @@ import pytest
 from PIL import Image
 
 from antipode import cli
+from antipode.analysis.catalog import ANALYSES
 from antipode.data.catalog import PREFIXES, SETS
 from antipode.engine.recipe import list_recipes, resolve
 from antipode.evaluation.protocol import PROTOCOLS
 from antipode.methods import PRESETS
 from antipode.nets.backbone import RESNETS
+from antipode.reproduction import ITEMS
 
 COMMANDS = [command.name or command.callback.__name__ for command in cli.app.registered_commands]
 TINY = "--epochs 1 --batch 500 --device cpu"
@@ -28,7 +30,7 @@ TINY = "--epochs 1 --batch 500 --device cpu"
 # {run} is a finished run of digits.dcl, {place} a folder with the files of `place` below, {out} a path that is free
 WRONG = {
     # commands and flags
-    "": ("Missing command", "pretrain, evaluate, pack, embed, export, report, list, show"),
+    "": ("Missing command", "pretrain, evaluate, analyse, pack, embed, export, report"),
     "pretraim": ("'pretraim'", "'pretrain'"),
     "frobnicate": ("'frobnicate'", "choose from pretrain, evaluate"),
     "--verbos": ("--verbos", "antipode --help"),
@@ -43,8 +45,10 @@ WRONG = {
     "report {run} --output x.html": ("--output", "--out"),
     "evaluate": ("Missing argument 'run'",),
     "report": ("Missing argument 'runs'",),
+    "analyse": ("Missing argument 'runs'",),
     "list": ("Missing argument 'what'",),
     "show": ("Missing argument 'recipe'",),
+    "reproduce": ("Missing argument 'item'",),
     "pack digits": ("Missing option '--out'",),
     # values of flags
     "pretrain --epochs abc": ("--epochs", "whole number", "'abc'"),
@@ -72,9 +76,26 @@ WRONG = {
     "pretrain --backbone resnet19": ("'resnet19'", "'resnet18'"),
     "pretrain --backbone timm:": ("'timm:'", "timm:NAME"),
     "evaluate {run} --protocol knnn": ("'knnn'", "'knn'"),
+    "evaluate {run} --device gpu": ("'gpu'", "auto, cpu, cuda or mps"),
+    "evaluate {run} --seed some": ("whole number", "'some'"),
+    "evaluate {run} --out {place}/elsewhere": ("belong into that run",),
+    "evaluate random:resnet10-slim": ("--data",),
+    "evaluate random:resnet11 --data digits": ("'resnet11'",),
+    "evaluate torchvision:resnet10-slim --data digits": ("resnet10-slim",),
+    "evaluate file:{place}/text --data digits": ("file:PATH@NAME",),
+    "evaluate file:{place}/nowhere.pth@resnet18 --data digits": ("there is no file",),
+    "evaluate {run} --protocol svm-voc07": ("voc07", "ANTIPODE_DATA"),
+    "evaluate {run} --protocol detect-coco": ("coco", "ANTIPODE_DATA"),
     "evaluate {run} --data digts": ("digts", "did you mean digits?"),
+    "analyse {run} --what nps": ("'nps'", "'npc'", "choose from mi-bound"),
+    "reproduce dcl.tabel1": ("'dcl.tabel1'", "'dcl.table1'"),
+    "reproduce dcl.table1 --scale smal": ("'smal'", "'small'"),
+    "reproduce dcl.table1 --seeds 0": ("at least one seed", "0"),
+    "reproduce dcl.table1 --seeds two": ("--seeds", "whole number", "'two'"),
+    "reproduce dcl.table1 --device gpu": ("auto, cpu, cuda, mps", "'gpu'"),
+    "reproduce dcl.table1 --out ''": ("--out", "a path is needed"),
     "list method": ("'method'", "'methods'"),
-    "list nonsense": ("'nonsense'", "methods, recipes, datasets, protocols, backbones"),
+    "list nonsense": ("'nonsense'", "methods, recipes, datasets, protocols, analyses, items, backbones"),
     "show cifar10.dclv": ("'cifar10.dclv'", "'cifar10.dcl"),
     "pack digts --out {out}": ("digts", "did you mean digits?"),
     # settings
@@ -122,7 +143,7 @@ WRONG = {
     "pretrain --data packed:{place}/nothing --out {out}": ("nothing", "packed"),
     "pretrain --data webdataset:{place}/0.tar --out {out}": ("no shard", "0.tar"),
     "evaluate {run} --data cifar10": ("cifar10", "ANTIPODE_DATA"),
-    "evaluate {run} --data folder:{place}/flat": ("flat", "no test split"),
+    "evaluate {run} --data folder:{place}/flat": ("flat", "3 channels"),
     "pack cifar10 --out {out}": ("cifar10", "ANTIPODE_DATA"),
     "pack folder:{place}/nowhere --out {out}": ("no folder", "nowhere"),
     # recipe files
@@ -143,7 +164,7 @@ WRONG = {
     "evaluate {place}/nowhere": ("nowhere",),
     "evaluate {place}/nothing": ("nothing",),
     "evaluate {place}/text": ("text",),
-    "evaluate {place}/partial": ("recipe.json", "missing"),
+    "evaluate {place}/partial": ("partial", "no finished run"),
     "evaluate {place}/begun": ("begun", "no finished run"),
     "report {place}/nowhere": ("no run", "nowhere"),
     "report {run} {place}/nothing": ("no run", "nothing"),
@@ -152,6 +173,14 @@ WRONG = {
     "show {place}/nowhere": ("nowhere",),
     "show {place}/nothing": ("nothing",),
     # packs
+    "analyse {place}/nowhere": ("no run", "nowhere"),
+    "analyse {run} {run}": ("twice",),
+    "analyse {run} --what cka": ("cka does not fit", "two or more"),
+    "analyse {run} --what bank": ("bank does not fit", "dcl", "mocov2"),
+    "analyse {run} --images one": ("--images", "whole number", "'one'"),
+    "analyse {run} --images 1": ("at least two images", "1"),
+    "analyse {run} --device gpu": ("auto, cpu, cuda, mps", "'gpu'"),
+    "analyse {place}/begun": ("begun", "no checkpoint"),
     "pack digits --out {place}/nothing": ("nothing", "there already"),
     "pack digits --out {place}/text": ("text", "there already"),
     "pack digits --out {out} --size 1": ("size", "1"),
@@ -346,7 +375,17 @@ def test_evaluate_prints_the_scores_that_it_adds_to_the_run(run):
     assert list(content) == ["knn", "knn20"] and content["knn"]["data"] == "digits"
     assert json.loads((run / "scores.json").read_text()) == content
     status, out, _ = call(f"evaluate {run}")
-    assert status == 0 and out == f"knn: {content['knn']['value']:.2f} % top-1 (digits, n = 360)\n"
+    assert status == 0 and out == f"knn: {content['knn']['value']:.2f} % top-1 (digits test, n = 360)\n"
+
+
+def test_analyse_prints_what_it_adds_to_the_run(run):
+    content = answer(f"analyse {run} --what spectrum --what npc --images 40 --device cpu --json")
+    assert list(content["digits"]) == ["spectrum", "npc"]
+    assert json.loads((run / "analysis.json").read_text()) == content["digits"]
+    status, out, _ = call(f"analyse {run} --what npc --images 40 --device cpu")
+    numbers = content["digits"]["npc"]["values"]
+    assert status == 0
+    assert out.splitlines() == [f"digits  npc  {name}: {number:.5g}" for name, number in numbers.items()]
 
 
 def test_report_prints_where_the_page_is(run, tmp_path):
@@ -381,6 +420,8 @@ def test_show_prints_a_source_for_every_value(run):
         ("recipes", list_recipes()),
         ("datasets", [*SETS, *(f"{prefix}:" for prefix in PREFIXES)]),
         ("protocols", list(PROTOCOLS)),
+        ("analyses", list(ANALYSES)),
+        ("items", list(ITEMS)),
         ("backbones", [*RESNETS, "timm:NAME"]),
     ],
 )

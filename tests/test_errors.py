@@ -131,6 +131,11 @@ BATCHES = {
     "no images": lambda: make("byol")(Batch([torch.zeros(0, 3, 8, 8)] * 2, torch.arange(0))),
     "ids that are fractions": lambda: make("simclr")(Batch(batch(2).views, torch.rand(8))),
     "views still in bytes": lambda: make("byol")(Batch([torch.zeros(8, 3, 8, 8).byte()] * 2, torch.arange(8))),
+    "one image again and again": lambda: make("simclr")(Batch(batch(2).views, torch.full((8,), 5))),
+    "and its keys alone": lambda: make("simo")(Batch(batch(2).views, torch.full((8,), 5))),
+    "and in Inv. Spread": lambda: make("invspread")(Batch(batch(2).views, torch.full((8,), 5))),
+    "and beside a bank": lambda: make("adco", fill=False, groups=1)(Batch(batch(2).views, torch.full((8,), 5))),
+    "and in a regulariser": lambda: make("msbreg", uniform=0.1)(Batch(batch(4).views, torch.full((8,), 5))),
     "an id beyond the memory": lambda: make("npid")(batch(1, start=35)),
     "ids with two axes": lambda: make("byol")(Batch(batch(2).views, torch.zeros(8, 1))),
 }

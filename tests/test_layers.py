@@ -25,11 +25,15 @@ MAY = {
         *("types", "files", "dist", "rng", "core", "nets", "methods", "data", "optim", "schedule", "recipes", "engine"),
         "__version__",
     },
-    "evaluation": {"types", "dist", "rng", "core", "nets", "functional", "data", "optim", "schedule", "evaluation"},
-    "reporting": {"reporting"},
-    "api": {"types", "files", "dist", "data", "nets", "engine", "evaluation", "reporting", "methods", "functional"},
-    "listing": {"methods", "engine", "data", "evaluation", "nets"},
-    "cli": {"api", "engine", "data", "listing"},
+    "evaluation": {"types", "files", "dist", "rng", "core", "nets", "functional", "data", "optim", "schedule", "evaluation"},
+    "analysis": {"types", "rng", "core", "methods", "functional", "data", "engine", "evaluation", "analysis"},
+    "reporting": {"evaluation", "data", "engine", "methods", "reporting"},
+    "api": {"analysis", "types", "files", "dist", "data", "nets", "engine", "evaluation", "reporting", "methods", "functional"},
+    "reproduction": {
+        *("api", "files", "rng", "analysis", "data", "engine", "evaluation", "nets", "recipes", "reproduction"),
+    },
+    "listing": {"analysis", "reproduction", "methods", "engine", "data", "evaluation", "nets"},
+    "cli": {"api", "engine", "data", "listing", "reproduction"},
     "__main__": {"cli"},
 }
 

@@ -7,23 +7,28 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from antipode import functional
-    from antipode.api import Run, embed, evaluate, export, load_backbone, pretrain, report
+    from antipode.api import Run, analyse, embed, evaluate, export, load_backbone, pretrain, report
     from antipode.data.views import views
     from antipode.listing import list_datasets, list_protocols, list_recipes
     from antipode.methods import build, list_methods
+    from antipode.reproduction.make import reproduce
 
 # no part of the package may bear one of these names, or importing it would hide the function
 # imported when first used, so that `antipode --help` need not wait for torch
 HOMES = {
-    **dict.fromkeys(("Run", "embed", "evaluate", "export", "load_backbone", "pretrain", "report"), "antipode.api"),
+    **dict.fromkeys(
+        ("Run", "analyse", "embed", "evaluate", "export", "load_backbone", "pretrain", "report"), "antipode.api"
+    ),
     **dict.fromkeys(("build", "list_methods"), "antipode.methods"),
     **dict.fromkeys(("list_datasets", "list_protocols", "list_recipes"), "antipode.listing"),
+    "reproduce": "antipode.reproduction.make",
     "views": "antipode.data.views",
     "functional": "antipode.functional",
 }
 
 __all__ = [
     "Run",
+    "analyse",
     "build",
     "embed",
     "evaluate",
@@ -36,6 +41,7 @@ __all__ = [
     "load_backbone",
     "pretrain",
     "report",
+    "reproduce",
     "views",
 ]
 

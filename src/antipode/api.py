@@ -11,6 +11,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from antipode import dist
+from antipode.analysis import catalog as analyses
+from antipode.analysis.subject import Subject as Analysed
+from antipode.analysis.subject import named
 from antipode.data.catalog import load
 from antipode.data.splits import Splits
 from antipode.data.views import Views
@@ -18,14 +21,16 @@ from antipode.data.views import views as make_views
 from antipode.engine import table
 from antipode.engine.export import export as write_export
 from antipode.engine.recipe import Recipe, difference, resolve
+from antipode.engine.restore import restored
 from antipode.engine.rundir import RunDir
+from antipode.engine.subject import Subject, subject
 from antipode.engine.train import Monitor, pick_device, train
-from antipode.engine.weights import bare, fit, read
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
-from antipode.evaluation.protocol import Score
+from antipode.evaluation.nearest import accuracy
+from antipode.evaluation.score import Score
+from antipode.evaluation.task import Task
 from antipode.files import whole
-from antipode.nets.backbone import backbone as make_backbone
 from antipode.reporting.page import page
 from antipode.types import Features
 
@@ -87,17 +92,19 @@ def pretrain(
     asked = partial(resolve, recipe, method=method, data=named, overrides=overrides, flags=flags)
     wanted = asked()
     run = RunDir(out or Path("runs") / f"{wanted.data.name.replace('/', '-').replace(':', '-')}.{wanted.method.name}")
+    if dist.first() and run.path.exists():
+        run.claim()
+        run.recover()
+    if dist.restarted() and run.read_json("env.json").get("launch") == dist.launch():
+        resume, overwrite = True, False  # what is there is the first attempt's, not what was to be replaced
     if not resume and not overwrite and run.holds_run():
         raise ValueError(f"{run.path} holds a run already: go on with --resume, or replace it with --overwrite")
     splits = load(data) if isinstance(data, Dataset) else load(wanted.data.name, wanted.data.root, wanted.data.download)
     wanted = asked(images=len(splits.pretrain))  # a memory or queue may depend on their number
     if run.holds_run() and run.begun() and not overwrite:
         _same(run, wanted)
-    try:
-        watch = _monitor(wanted, splits)
-        train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, quiet=quiet)
-    finally:
-        dist.leave()
+    watch = _monitor(wanted, splits)
+    train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, quiet=quiet)
     return Run(run.path)
 
 
@@ -117,10 +124,11 @@ def _monitor(recipe: Recipe, splits: Splits) -> Monitor | None:
         return None
 
     def monitor(learner: Any, epoch: int) -> dict[str, float]:
-        look = eye(recipe, splits).to(next(learner.parameters()).device)
+        look = eye(recipe, splits).to(next(learner.parameters()))  # its device and its precision
         train_set, test_set = (extract(learner.backbone, look, source) for source in (splits.train, test))
         k = min(200, len(train_set.x))
-        return {"knn": protocol.nearest(train_set, test_set, k=k, tau=0.07)[0]}
+        classes = int(train_set.y.max()) + 1
+        return {"knn": accuracy(train_set, test_set, k=k, tau=0.07, classes=classes)}
 
     return monitor
 
@@ -132,46 +140,78 @@ def eye(recipe: Recipe, splits: Splits) -> Views:
     return make_views("eval", size=recipe.views.size, mean=splits.mean, std=splits.std)
 
 
-def load_backbone(run: str | Path | Run) -> nn.Module:
-    """The online backbone of a run, in eval mode, without its head."""
-    path = run.path if isinstance(run, Run) else Path(run).expanduser()
-    file = path / "backbone.safetensors"
-    if not file.exists():
-        raise FileNotFoundError(f"{path} holds no finished run: there is no backbone.safetensors")
-    recipe = Recipe.read(path / "recipe.json")
-    if recipe.backbone.name.startswith("python:"):
-        raise ValueError(f"{path} trained a module of one's own ({recipe.backbone.name}): load {file.name} into it")
-    weights = read(file)
-    channels = weights["conv1.weight"].shape[1] if "conv1.weight" in weights else 3
-    net = make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=channels)
-    fit(bare(net), weights, str(file))
-    return net.eval()
+def load_backbone(run: str | Path | Run, into: nn.Module | None = None) -> nn.Module:
+    """The online backbone of a run, in eval mode, without its head; `into`: the module that a run of one's own had."""
+    return subject(_text(run), module=into).backbone
+
+
+def _text(run: str | Path | Run) -> str:
+    return str(run.path if isinstance(run, Run) else run)
 
 
 def evaluate(
-    run: str | Path | Run, protocols: Sequence[str] = ("knn",), *, data: str | None = None
+    run: str | Path | Run,
+    protocols: Sequence[str] = ("knn",),
+    *,
+    data: "str | Dataset[Any] | None" = None,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    device: str = "auto",
+    backbone: nn.Module | None = None,
 ) -> dict[str, Score]:
-    """Scores of a run's frozen backbone, added to its scores.json."""
-    path = run.path if isinstance(run, Run) else Path(run).expanduser()
-    for name in protocols:
-        protocol.known(name)
-    folder, recipe = RunDir(path), Recipe.read(path / "recipe.json")
-    earlier, backbone = folder.read_json("scores.json"), load_backbone(path)
-    splits = load(data or recipe.data.name, recipe.data.root)
-    if splits.test is None:
-        raise ValueError(f"{splits.name} has no test split to score on")
-    _fits(path, backbone, splits)
-    device = pick_device("auto")
-    backbone, look = backbone.to(device), eye(recipe, splits).to(device)
-    found = {part: extract(backbone, look, source) for part, source in (("train", splits.train), ("test", splits.test))}
-    scores = {}
-    for name in protocols:
-        value, unit, settings = protocol.run(name, found["train"], found["test"])
-        scores[name] = Score(
-            value, unit, name, settings, data=splits.name, n=len(found["test"].x), seed=recipe.train.seed
-        )
-    folder.write_json("scores.json", earlier | {k: v.json() for k, v in scores.items()})
+    """Scores of a run's backbone by protocol, added to its scores.json.
+
+    In place of a run also `random:resnet50`, `torchvision:resnet50` or `file:PATH@resnet50`, with `data`, and `out` as
+    the folder. A score on another data set than the run's own is filed under `protocol@data`. `backbone` is the module
+    that a run of one's own had, to load its weights into.
+    """
+    wanted = {name: protocol.known(name) for name in protocols}
+    if not wanted:
+        raise ValueError(f"there is nothing to evaluate: choose protocols from {', '.join(protocol.PROTOCOLS)}")
+    home = data if isinstance(data, str) else next((one.data for one in wanted.values() if one.data), None)
+    folder = Path(out).expanduser() if out else None
+    found = subject(_text(run), data=home, out=folder, seed=seed or 0, module=backbone)
+    if found.run and folder is not None:
+        raise ValueError(f"the scores of {_text(run)} belong into that run: --out is for networks that no run made")
+    where = pick_device(device)
+    dist.setup(where.type)
+    return _scores(found, wanted, data, where, found.recipe.train.seed if seed is None else seed)
+
+
+def _scores(
+    found: Subject, wanted: "dict[str, protocol.Protocol]", data: Any, device: torch.device, seed: int
+) -> dict[str, Score]:
+    """The scores, each filed as it comes: the next may take hours."""
+    filed, own = found.folder.read_json("scores.json"), found.recipe.data.name
+    tasks: dict[str, Task] = {}
+    scores: dict[str, Score] = {}
+    for name, one in wanted.items():
+        place = data or one.data or own
+        task = tasks.setdefault(str(place), _task(found, place, device, seed))
+        value, unit, settings, n, more, split, epoch = one.run(task)
+        on = task.splits.name
+        scores[name] = Score(value, unit, name, settings, on, split=split, n=n, seed=seed, epoch=epoch, more=more)
+        if dist.rank() == 0:
+            filed |= {name if place == own else f"{name}@{on}": scores[name].json()}
+            found.folder.path.mkdir(parents=True, exist_ok=True)
+            found.folder.write_json("scores.json", filed)
     return scores
+
+
+def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
+    """A subject on a data set."""
+    recipe = found.recipe
+    splits = load(data, recipe.data.root)
+    _fits(found.folder.path, found.backbone, splits)
+    net, look = found.backbone.to(device), eye(recipe, splits).to(device)
+    cache = found.folder.path / "features"
+    head = found.head()
+    return Task(
+        *(net, splits, recipe.views.size, look, device, seed),
+        head=None if head is None else head.to(device),
+        root=recipe.data.root,
+        cache=cache,
+    )
 
 
 def _fits(path: Path, backbone: nn.Module, splits: Splits) -> None:
@@ -180,6 +220,57 @@ def _fits(path: Path, backbone: nn.Module, splits: Splits) -> None:
     if first is not None and first.in_channels != splits.channels:
         trained = f"{path} was trained on images of {first.in_channels}"
         raise ValueError(f"{trained} channels, but {splits.name} has {splits.channels} channels")
+
+
+def analyse(
+    runs: "Sequence[str | Path | Run] | str | Path | Run",
+    what: Sequence[str] | None = None,
+    *,
+    data: "Dataset[Any] | None" = None,
+    images: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+) -> dict[str, dict[str, Any]]:
+    """Analyses of runs, added to their analysis.json: for each run its results by name.
+
+    Without `what`, all that fit the runs; one that does not is {"skipped": why}. `images` caps how many images each
+    uses, `data` is the data set of one's own that a run was trained on.
+    """
+    given = [runs] if isinstance(runs, str | Path | Run) else list(runs)
+    paths = [run.path if isinstance(run, Run) else Path(run).expanduser() for run in given]
+    if what is not None:
+        analyses.known(what)
+    absent = [path for path in paths if not (path / "recipe.json").exists()]
+    if not paths or absent:
+        raise FileNotFoundError(f"there is no run in {absent[0] if absent else 'an empty list'}")
+    twice = [path for place, path in enumerate(paths) if path.resolve() in [one.resolve() for one in paths[:place]]]
+    if twice:
+        raise ValueError(f"{twice[0]} is given twice")
+    if images is not None and images < 2:
+        raise ValueError(f"an analysis needs at least two images, got {images}")
+    if device not in ("auto", "cpu", "cuda", "mps"):
+        raise ValueError(f"the device is one of auto, cpu, cuda, mps, not {device!r}")
+    where = pick_device(device)
+    where = torch.device("cpu") if where.type == "mps" else where  # which has no float64
+    loaded: dict[tuple[str, str | None], Splits] = {}
+    opened = [_analysed(path, loaded, data, where) for path in paths]
+    for one, name in zip(opened, named(paths), strict=True):
+        one.name, one.seed, one.images = name, seed, images
+    return analyses.perform(opened, what)
+
+
+def _analysed(path: Path, loaded: dict[Any, Splits], data: Any, device: torch.device) -> Analysed:
+    """A run with its networks, data and views on the device; runs on one data set share what is loaded."""
+    recipe, learner = Recipe.read(path / "recipe.json"), restored(path)
+    place = recipe.data.name, recipe.data.root
+    if place not in loaded:
+        loaded[place] = load(data or recipe.data.name, recipe.data.root)
+    splits = loaded[place]
+    _fits(path, learner.backbone, splits)
+    seen = recipe.views
+    views = make_views(seen.policy, size=seen.size, mean=splits.mean, std=splits.std, **seen.arguments).to(device)
+    look = eye(recipe, splits).to(device)
+    return Analysed(path.name, path, recipe, learner.to(device), splits, views, look, device)
 
 
 def embed(run: str | Path | Run, data: "str | Dataset[Any]", out: str | Path | None = None) -> Features:
@@ -212,12 +303,20 @@ def export(run: str | Path | Run, format: str, out: str | Path) -> Path:
 
 
 def report(runs: Sequence[str | Path | Run], out: str | Path | None = None) -> Path:
-    """One HTML page for one or several runs."""
+    """One self-contained HTML page for one or several runs; also for folders that hold scores and no run."""
     paths = [run.path if isinstance(run, Run) else Path(run).expanduser() for run in runs]
-    absent = [path for path in paths if not (path / "recipe.json").exists()]
+    absent = [path for path in paths if not any((path / name).exists() for name in ("recipe.json", "scores.json"))]
     if not paths or absent:
         raise FileNotFoundError(f"there is no run in {absent[0] if absent else 'an empty list'}")
     file = Path(out).expanduser() if out else paths[0] / "report.html"
+    if file.is_dir():
+        raise ValueError(f"{file} is a directory, and the page is a file: write --out {file}/report.html")
+    device = pick_device("auto")
+
+    def open_task(path: Path) -> Task:
+        found = subject(str(path))
+        return _task(found, found.recipe.data.name, device, found.recipe.train.seed)
+
     with whole(file) as handle:
-        handle.write(page(paths).encode())
+        handle.write(page(paths, open_task).encode("utf-8", "backslashreplace"))
     return file

@@ -61,7 +61,7 @@ def pretrain(
         int | None, typer.Option(parser=_whole, metavar="N", help="of weights, order, views and noise")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps")] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16 or fp64")] = None,
     resume: Annotated[bool, typer.Option(help="go on with a run that is in the folder")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a run that is in the folder")] = False,
     set_: Annotated[list[str] | None, SET] = None,
@@ -92,17 +92,56 @@ def pretrain(
 
 @app.command()
 def evaluate(
-    run: Annotated[str, typer.Argument(help="a run folder")],
+    run: Annotated[str, typer.Argument(help="a run folder, random:NETWORK, torchvision:NETWORK or file:PATH@NETWORK")],
     protocol: Annotated[list[str] | None, typer.Option(help="`antipode list protocols`; may be repeated")] = None,
     data: Annotated[str | None, typer.Option(help="another data set than the run's own")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=_path, metavar="DIR", help="the folder of a network that no run made")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="instead of the run's own")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Score a run's frozen backbone; adds to its scores.json."""
+    """Score a backbone; adds to the run's scores.json."""
     from antipode import api  # noqa: PLC0415
 
-    scores = api.evaluate(run, protocol or ["knn"], data=data)
-    lines = [f"{name}: {score.value:.2f} {score.unit} ({score.data}, n = {score.n})" for name, score in scores.items()]
+    scores = api.evaluate(run, protocol or ["knn"], data=data, out=out, seed=seed, device=device)
+    lines = [score.line() for score in scores.values()]
     say({name: score.json() for name, score in scores.items()}, "\n".join(lines), as_json)
+
+
+@app.command()
+def analyse(
+    runs: Annotated[list[str], typer.Argument(help="run folders")],
+    what: Annotated[
+        list[str] | None, typer.Option(help="`antipode list analyses`; may be repeated; without it all that fit")
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="use so many images at most, not what each says")
+    ] = None,
+    seed: Annotated[int, typer.Option(parser=_whole, metavar="N", help="of images, views and draws")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """What the papers' figures show; adds to the runs' analysis.json."""
+    from antipode import api  # noqa: PLC0415
+
+    found = api.analyse(runs, what, images=images, seed=seed, device=device)
+    lines = [
+        f"{run}  {name}  {line}"
+        for run, results in found.items()
+        for name, result in results.items()
+        for line in _lines(result)
+    ]
+    say(found, "\n".join(lines), as_json)
+
+
+def _lines(result: dict[str, Any]) -> list[str]:
+    """The numbers of an analysis, or why there are none."""
+    if "skipped" in result:
+        return [f"skipped: {result['skipped']}"]
+    numbers = result.get("values", {}).items()
+    return [f"{name}: {'-' if number is None else format(number, '.5g')}" for name, number in numbers]
 
 
 @app.command()
@@ -172,9 +211,39 @@ def report(
     say({"report": str(file)}, str(file), as_json)
 
 
+@app.command()
+def reproduce(
+    item: Annotated[str, typer.Argument(help="a table or figure, such as dcl.table1; `antipode list items`")],
+    scale: Annotated[str, typer.Option(help="smoke, small or paper")] = "smoke",
+    out: Annotated[
+        Path | None, typer.Option(parser=_path, metavar="DIR", help="the folder; repro/SCALE by default")
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="only say which runs it takes and what they cost")] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(parser=_whole, metavar="N", help="runs of each kind, instead of the scale's own number"),
+    ] = None,
+    root: Annotated[Path | None, typer.Option(parser=_path, metavar="DIR", help="where data sets lie")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """A table or figure of a paper: our numbers beside the paper's. Status 1 where a law is violated."""
+    from antipode.reproduction import make, present  # noqa: PLC0415
+
+    if plan:
+        lines = make.planned(item, scale, out, seeds=seeds, root=root, device=device)
+        say({"plan": lines}, "\n".join(lines), as_json)
+        return
+    outcome = make.reproduce(item, scale, out, seeds=seeds, root=root, device=device, quiet=as_json)
+    written = {kind: str(file) for kind, file in outcome.files.items()}
+    found = json.loads(outcome.files["json"].read_text()) | {"files": written}
+    say(found, "\n".join([present.text(found), *written.values()]), as_json)
+    raise typer.Exit(0 if outcome.ok else 1)
+
+
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, recipes, datasets, protocols or backbones")],
+    what: Annotated[str, typer.Argument(help="methods, recipes, datasets, protocols, analyses, items or backbones")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Names, with one line each."""
@@ -234,7 +303,9 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-INTERRUPTED = dict.fromkeys(("pretrain", "pack"), "interrupted; the same command goes on from what is on the disk")
+INTERRUPTED = dict.fromkeys(
+    ("pretrain", "pack", "reproduce"), "interrupted; the same command goes on from what is on the disk"
+) | {"analyse": "interrupted; what was finished is in analysis.json"}
 
 
 def _refusal(error: BaseException) -> tuple[str, int]:
@@ -245,6 +316,8 @@ def _refusal(error: BaseException) -> tuple[str, int]:
         return "interrupted", 130
     if type(error).__name__ == "Interrupted":
         return str(error), 130
+    if isinstance(error, ConnectionError) and not error.errno:  # of another rank
+        return str(error), 1
     if isinstance(error, OSError) and error.errno:
         name = error.filename2 or error.filename  # the second: where a file that was written aside should go
         return f"{error.strerror or error}{f': {name}' if name else ''}", 2

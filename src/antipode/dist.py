@@ -6,14 +6,22 @@ A gather without gradient loses the force a sample feels for being a negative el
 on clustered embeddings, next to nothing on random ones, so random tests do not see it.
 """
 
+import atexit
 import os
+import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as process
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+PARENT = os.getppid()  # as this process was started: torchrun, where there is one
+PATIENCE = timedelta(minutes=10)  # a rank that has not answered by then hangs; a checkpoint may take rank 0 long
 
 
 def world() -> int:
@@ -27,17 +35,74 @@ def rank() -> int:
 
 
 def setup(device: str) -> None:
-    """Join the other ranks where torchrun started this process; nothing to do without it."""
+    """Join the other ranks where torchrun started this process, until it ends; nothing to do without it."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not process.is_initialized():
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        process.init_process_group("nccl" if device == "cuda" else "gloo")
+        backend = "nccl" if device == "cuda" else "gloo"
+        process.init_process_group(backend, **_meeting(), timeout=PATIENCE)
+        atexit.register(leave)  # not earlier: one process may train and evaluate, and a group cannot be joined twice
+
+
+def _meeting() -> dict[str, Any]:
+    """Where the ranks of this attempt meet.
+
+    torchrun keeps its store from one attempt to the next, with the addresses of the dead in it: whoever is quick takes
+    them for those of the living. So each attempt has a corner of its own.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415  (not in every torch)
+    from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415
+
+    store, me, count = next(rendezvous("env://", timeout=PATIENCE))
+    corner = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} of {count}"
+    return {"store": PrefixStore(corner, store), "rank": me, "world_size": count}
 
 
 def leave() -> None:
     """Part from the other ranks."""
     if process.is_available() and process.is_initialized():
         process.destroy_process_group()
+
+
+def first() -> bool:
+    """Whether this process is the one that writes; known before the ranks have met."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def launch() -> str | None:
+    """What names all attempts of one torchrun on this machine, None without torchrun."""
+    ident = os.environ.get("TORCHELASTIC_RUN_ID")  # "none" unless told otherwise, so the agent's own number is added
+    return None if ident is None else f"{ident} {PARENT}"
+
+
+def deserted() -> bool:
+    """Whether torchrun itself was killed: it cannot end its ranks any more, and another one may be on its way."""
+    return launch() is not None and os.getppid() != PARENT
+
+
+def restarted() -> bool:
+    """Whether torchrun started the ranks anew after one of them had failed."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """What all ranks do together: where one of them is gone, the others end with a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if world() == 1 or not _lost(error):
+            raise
+        reason = re.sub(r"^\[\S*\] ", "", str(error)).splitlines()[0].split(". ")[0][:200]  # without gloo's own files
+        raise ConnectionError(
+            f"rank {rank()} of {world()} ends because another one has ended or does not answer ({reason}); "
+            "the same command goes on from the last checkpoint"
+        ) from error
+
+
+def _lost(error: RuntimeError) -> bool:
+    """Whether an error is that of a collective: NCCL's have a class of their own, gloo's only the name of its files."""
+    return isinstance(error, process.DistError) or "gloo" in str(error)
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:

@@ -227,7 +227,8 @@ def knn(
 ) -> Tensor:
     """Class votes (N,C) for test features (N,D) from the k nearest of train (B,D) by cosine, labels (B,).
 
-    A neighbour weighs exp(similarity/tau), or one vote each with tau=None. Exact, in pieces that bound the memory.
+    A neighbour weighs exp(similarity/tau), or one vote each with tau=None. Exact, in pieces: train is never copied as a
+    whole. The work is done where test lies; train may lie elsewhere.
     """
     if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or labels.shape != train.shape[:1]:
         shapes = f"{tuple(train.shape)}, {tuple(labels.shape)} and {tuple(test.shape)}"
@@ -238,21 +239,40 @@ def knn(
         raise ValueError(f"tau must be positive or None, got {tau}")
     if labels.is_floating_point():
         raise ValueError(f"labels are whole numbers, not {labels.dtype}")
-    labels = labels.long()
     least, most = int(labels.min()), int(labels.max())
     classes = most + 1 if classes is None else classes
     if least < 0 or most >= classes:
         raise ValueError(f"labels {least} to {most} do not fit {classes} classes")
-    with torch.no_grad(), precise(train.device):
+    with torch.no_grad(), precise(test.device):
         # float64 where exp(1/tau) would leave float32
         wide = torch.float64 if tau is not None and tau < 0.0125 else raised(test).dtype
-        bank, votes = unit(train.to(wide)), test.new_zeros(len(test), classes, dtype=wide)
-        rows = max(1, (1 << 26) // len(bank))  # 256 MiB of similarities at a time
-        for start in range(0, len(test), rows):
-            near, index = product(unit(test[start : start + rows].to(wide)), bank).topk(k, 1)
-            weight = torch.ones_like(near) if tau is None else (near / tau).exp()
-            votes[start : start + rows].scatter_add_(1, labels[index], weight.to(votes.dtype))
-        return votes
+        near, index = _nearest(train, unit(test.to(wide)), k)
+        if near[:, :1].isnan().any():
+            raise ValueError("kNN needs features that are numbers, and some are infinite or not a number")
+        weight = torch.ones_like(near) if tau is None else (near / tau).exp()
+        return near.new_zeros(len(test), classes).scatter_add_(1, labels.long().to(near.device)[index], weight)
+
+
+PIECE = 1 << 25  # numbers of one piece: 128 MiB in float32, small beside any bank that is worth cutting
+
+
+def _nearest(train: Tensor, query: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Cosines (N,k), largest first, and places (N,k) of the k nearest of train (B,D) for unit queries (N,D).
+
+    A feature that is not a number is nearest of all: topk takes NaN for the largest.
+    """
+    near = query.new_full((len(query), k), -torch.inf)
+    index = torch.zeros(near.shape, dtype=torch.int64, device=near.device)
+    rows = max(1, PIECE // max(1, train.shape[1]))
+    for start in range(0, len(train), rows):
+        piece = unit(train[start : start + rows].to(query))
+        each = max(1, PIECE // len(piece))
+        for first in range(0, len(query), each):
+            some = slice(first, first + each)
+            found, place = product(query[some], piece).topk(min(k, len(piece)), 1)
+            near[some], order = torch.cat([near[some], found], 1).topk(k, 1)
+            index[some] = torch.cat([index[some], place + start], 1).gather(1, order)
+    return near, index
 
 
 def _views(z0: Tensor, z1: Tensor) -> None:

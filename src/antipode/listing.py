@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Callable
-from typing import Any
 
 
 def methods() -> dict[str, str]:
@@ -30,14 +29,21 @@ def protocols() -> dict[str, str]:
     """Evaluations."""
     from antipode.evaluation.protocol import PROTOCOLS  # noqa: PLC0415
 
-    return {name: _line(run) for name, run in PROTOCOLS.items()}
+    return {name: one.about for name, one in PROTOCOLS.items()}
 
 
-def _line(run: Any) -> str:
-    """What a protocol is and its fixed numbers."""
-    about = (getattr(run, "func", run).__doc__ or "").split("\n")[0].rstrip(".")
-    numbers = ", ".join(f"{key} {str(value).lower()}" for key, value in getattr(run, "keywords", {}).items())
-    return f"{about}: {numbers}" if numbers else about
+def analyses() -> dict[str, str]:
+    """Analyses."""
+    from antipode.analysis.catalog import ANALYSES  # noqa: PLC0415
+
+    return {name: one.about for name, one in ANALYSES.items()}
+
+
+def items() -> dict[str, str]:
+    """Tables and figures of the papers."""
+    from antipode.reproduction import ITEMS  # noqa: PLC0415
+
+    return {name: item.question for name, item in ITEMS.items()}
 
 
 def backbones() -> dict[str, str]:
@@ -53,6 +59,8 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "recipes": recipes,
     "datasets": datasets,
     "protocols": protocols,
+    "analyses": analyses,
+    "items": items,
     "backbones": backbones,
 }
 

@@ -13,7 +13,7 @@ class Batch(NamedTuple):
     """What a learner sees of the data: pixels and image numbers. It has no labels, so none can leak."""
 
     views: list[Tensor]  # V tensors (N,C,H,W); sizes may differ between views (multi-crop)
-    owner: Tensor  # (N,) image ids, int64; masks compare ids, never ranks or positions. Two images at least must differ
+    owner: Tensor  # (N,) image ids, int64; masks compare ids, never places. Where the batch repels two at least differ
 
 
 class Pair(NamedTuple):

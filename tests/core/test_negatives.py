@@ -1,11 +1,13 @@
 """Queue, bank and batch as stores of negatives."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antipode import rng
 from antipode.core.negatives import Bank, InBatch, Queue
+from antipode.methods.npid import Memory
 from antipode.types import Pair
 
 OWNER, KEY = torch.arange(1), rng.key(0)
@@ -122,3 +124,24 @@ def test_a_bank_is_used_at_length_one():
     with torch.no_grad():
         bank.weight.mul_(torch.rand(5, 1) + 0.5)
     assert torch.allclose(bank(p), before, atol=1e-6)
+
+
+def test_one_image_alone_is_refused_only_where_asking_is_free():
+    """Tensors without data stand for a GPU's: whoever looked at their ids would fail."""
+    alone = torch.full((6,), 3)
+    p = pair()._replace(owner=alone, pool_owner=alone)
+    with pytest.raises(ValueError, match="a batch that holds image 3 alone, 6 times, has nothing to repel"):
+        InBatch("pair")(p)
+    assert InBatch("pair")(Pair(*(part.to("meta") for part in p))).shape == (6, 6)
+    differing = p._replace(owner=torch.arange(6) // 5, pool_owner=torch.arange(6) // 5)
+    assert InBatch("pair")(differing).logsumexp(1).isfinite().all()
+
+
+def test_the_last_embedding_of_an_image_that_is_in_a_batch_twice_moves_npids_memory():
+    memory, keys = Memory(9, 4, momentum=0.5), torch.randn(6, 4)
+    before, owner = memory.vectors.clone(), torch.tensor([2, 7, 2, 0, 7, 2])
+    memory.push(keys, owner, KEY)
+    for image in range(9):
+        own = [keys[i] for i in range(6) if owner[i] == image]
+        mixed = 0.5 * before[image] + 0.5 * own[-1] if own else before[image]
+        assert torch.allclose(memory.vectors[image], mixed / mixed.norm(), atol=1e-6)

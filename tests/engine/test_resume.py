@@ -5,35 +5,17 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
 
-from antipode.data.source import Memory
-from antipode.data.splits import Splits
 from antipode.engine import checkpoint
 from antipode.engine.recipe import resolve
 from antipode.engine.rundir import RunDir
 from antipode.engine.train import Interrupted, train
 from antipode.methods import PRESETS
-from tests.toys import SMALL, Tiny
-
-IMAGES, BATCH = 40, 16  # two steps an epoch, and a remainder that is dropped
-
-
-def small_splits():
-    images = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    source = Memory(images, torch.arange(IMAGES) % 4, list("abcd"))
-    return Splits("shapes", source, source, source, 32)
-
-
-def small_recipe(method, epochs=5):
-    chosen = {f"method.{name}": value for name, value in SMALL[method].items()}
-    own = {"train.epochs": epochs, "train.batch": BATCH, "train.device": "cpu", "monitor.log_every": 1}
-    views = {"views.policy": "shapes", "views.size": 16}
-    return resolve(f"shapes.{method}" if method != "custom" else None, method=method, overrides=chosen | own | views)
+from tests.engine.runs import children, environment, equal, last, reached, small_recipe, small_splits, torchrun
+from tests.toys import Tiny
 
 
 def run_to(recipe, run, stop=None):
@@ -51,15 +33,7 @@ def run_to(recipe, run, stop=None):
 
 
 def weights(run):
-    return torch.load(run.checkpoints / "last.pt", weights_only=True)
-
-
-def equal(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+    return last(run.path)
 
 
 @pytest.mark.parametrize("method", PRESETS)
@@ -140,68 +114,44 @@ def test_metrics_cut_short_by_a_crash_are_mended(tmp_path):
 
 def command(out, epochs, *more):
     sizes = ["--batch", "128", "--epochs", str(epochs), "--set", "train.checkpoint_every=1", "--device", "cpu"]
+    sizes += ["--set", "monitor.log_every=1"]
     return [sys.executable, "-m", "antipode", "pretrain", "digits.mocov2", "--out", str(out), *sizes, *more]
 
 
-def quiet_env():
-    root = str(Path(__file__).parents[2] / "src")
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([root, *sys.path])}
+def killed_after(start, run, rows):
+    """Start a run and kill -9 all of it when it has recorded that many rows."""
+    said = run.path.parent / "said"
+    with said.open("w") as file:
+        child = subprocess.Popen(start, env=environment(), stdout=file, stderr=file)
+    reached(run.path, rows, child, said)
+    for pid in [child.pid, *children(child.pid)]:
+        os.kill(pid, signal.SIGKILL)
+    child.wait()
 
 
 def killed_again_and_again(tmp_path, kills, epochs, launch):
     """kill -9 at random moments, then let it finish; the weights must be those of an undisturbed run."""
-    subprocess.run(launch(tmp_path / "whole", epochs), env=quiet_env(), check=True, capture_output=True)
-    chance, done = random.Random(0), 0
-    begun = time.monotonic()
-    while done < kills:
-        child = subprocess.Popen(launch(tmp_path / "killed", epochs), env=quiet_env(), stderr=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
-        time.sleep(chance.uniform(5.5, 9.0))  # some before the first checkpoint, most in the middle of an epoch
-        if child.poll() is not None:
-            break  # it finished: the folder may not be killed any more
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        done += 1
-        assert time.monotonic() - begun < 900
-    subprocess.run(launch(tmp_path / "killed", epochs), env=quiet_env(), check=True, capture_output=True)
-    assert done >= min(kills, 2)
-    assert equal(weights(RunDir(tmp_path / "whole")), weights(RunDir(tmp_path / "killed")))
-    return done
+    whole, killed = RunDir(tmp_path / "whole"), RunDir(tmp_path / "killed")
+    subprocess.run(launch(whole.path, epochs), env=environment(), check=True, capture_output=True)
+    chance = random.Random(0)
+    # an epoch has 11 steps: some attempts end before their first checkpoint, most in the middle of an epoch
+    for _ in range(kills):
+        killed_after(launch(killed.path, epochs), killed, chance.randrange(1, 40))
+    subprocess.run(launch(killed.path, epochs), env=environment(), check=True, capture_output=True)
+    assert equal(weights(whole), weights(killed))
+    assert [row["step"] for row in killed.metrics()] == list(range(11 * epochs))
 
 
 @pytest.mark.slow
 def test_twenty_kills_do_not_change_a_bit(tmp_path):
-    assert killed_again_and_again(tmp_path, 20, 80, command) == 20
+    killed_again_and_again(tmp_path, 20, 80, command)
 
 
 def ranks(out, epochs):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    return [*torchrun, *command(out, epochs, "--set", "method.groups=2")[2:]]
+    return [*torchrun(), *command(out, epochs, "--set", "method.groups=2")[2:]]
 
 
 @pytest.mark.slow
 @pytest.mark.dist
 def test_kills_under_two_ranks_do_not_change_a_bit(tmp_path):
-    assert killed_again_and_again(tmp_path, 3, 15, ranks) == 3
-
-
-@pytest.mark.dist
-@pytest.mark.xdist_group("ranks")
-def test_two_ranks_under_torchrun_train_like_one(tmp_path):
-    """The same global batch, the same losses, and one writer."""
-
-    def launch(out, *start):
-        sizes = ["--batch", "250", "--epochs", "1", "--device", "cpu", "--set", "monitor.log_every=1"]
-        return [*start, "antipode", "pretrain", "shapes.simclr", "--out", str(out), *sizes]
-
-    two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    for name, start in (("one", [sys.executable, "-m"]), ("two", two)):
-        done = subprocess.run(
-            launch(tmp_path / name, *start), env=quiet_env(), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-    losses = [[row["loss"] for row in RunDir(tmp_path / name).metrics()] for name in ("one", "two")]
-    assert len(losses[0]) == 20
-    # float32 sums in another order, amplified by training: close at first, near at the end
-    assert losses[0][:3] == pytest.approx(losses[1][:3], rel=1e-3)
-    assert losses[0] == pytest.approx(losses[1], rel=2e-2)
+    killed_again_and_again(tmp_path, 3, 15, ranks)

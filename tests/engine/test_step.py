@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from antipode.engine import health, step, train
+from antipode.engine.job import bf16
 from antipode.engine.recipe import resolve
 from antipode.types import Batch
 from tests.toys import batch, make, optimiser
@@ -76,8 +77,8 @@ def test_a_full_gpu_ends_in_a_sentence_with_the_batch():
 
 
 def test_half_precision_is_never_chosen_on_a_cpu():
-    assert not train.bf16(resolve("cifar10.simclr"), torch.device("cpu"))
-    assert train.bf16(resolve("cifar10.simclr", overrides={"train.precision": "bf16"}), torch.device("cpu"))
+    assert not bf16(resolve("cifar10.simclr"), torch.device("cpu"))
+    assert bf16(resolve("cifar10.simclr", overrides={"train.precision": "bf16"}), torch.device("cpu"))
 
 
 def test_health_tells_a_sphere_from_a_point():
@@ -98,7 +99,7 @@ def test_health_tells_a_sphere_from_a_point():
     ],
 )
 def test_what_is_wrong_is_said_with_its_likely_cause(row, word):
-    assert word in health.complaint(row, 128)
+    assert word in health.complaint(row, 128).sentence
     assert health.complaint({"step": 300, "loss": 1.0, "spread": 0.9, "rank": 90.0}, 128) is None
 
 
@@ -106,3 +107,17 @@ def test_the_bound_on_mutual_information_is_eqcos_and_only_for_coupled_losses():
     assert health.bound(make("mocov2"), 1.0, 20) == pytest.approx(torch.tensor(21.0).log().item() - 1)
     assert health.bound(make("eqco", alpha=100.0), 1.0, 5) == pytest.approx(torch.tensor(101.0).log().item() - 1)
     assert health.bound(make("dcl"), 1.0, 14) is None
+
+
+def test_a_step_is_captured_only_after_the_compiler_saw_it_as_it_will_stay(monkeypatch):
+    """AdCo's bank fills for some steps and is another network to the compiler then, which must not run in a capture."""
+    learner, b = make("adco", fill=True), batch(2)
+    taken = one(learner)
+    captured = step.Graph(taken, torch.zeros(8, 3, 8, 8), type("Views", (), {"apply": None})(), 8)
+    order = []
+    monkeypatch.setattr(captured, "_aside", lambda: order.append(step.filling(learner)) or taken(b))
+    monkeypatch.setattr(captured, "_capture", lambda: order.append("capture"))
+    while "capture" not in order:
+        captured(torch.arange(8), torch.tensor(0))
+    assert order[0] is True
+    assert order[-step.WARM - 1 :] == [False] * step.WARM + ["capture"]

@@ -65,12 +65,19 @@ class InBatch(nn.Module):
         others = len(pair.pool) - len(pair.pool) // images
         if images < 2:
             raise ValueError("negatives from the batch need at least two images, got one")
+        differ(pair.pool_owner)
         if self.subset is not None and self.subset > others:
             raise ValueError(f"{self.subset} negatives asked for, but {images} images give a query only {others}")
 
     def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
         """Nothing to keep."""
         return False
+
+
+def differ(owner: Tensor) -> None:
+    """Refuse image ids (P,) that are all one; only on the CPU, since a GPU would have to wait for the answer."""
+    if owner.is_cpu and not torch.compiler.is_compiling() and bool((owner == owner[0]).all()):
+        raise ValueError(f"a batch that holds image {int(owner[0])} alone, {len(owner)} times, has nothing to repel")
 
 
 class Queue(nn.Module):

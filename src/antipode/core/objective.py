@@ -60,27 +60,37 @@ class Contrast(nn.Module):
         self, pair: Pair, tau: float | None = None, live: bool = False, among: Sequence[nn.Module] | None = None
     ) -> Terms:
         """The three numbers of each query, with this tau and these negatives (all of them by default)."""
+        return self.weigh(pair, self.scores(pair, live, among), tau)
+
+    def scores(self, pair: Pair, live: bool = False, among: Sequence[nn.Module] | None = None) -> Tensor:
+        """Cosines (N,K) of the queries with their negatives, -inf where there is none."""
+        scores = [part(pair, live) for part in (among or self.negatives)]
+        return scores[0] if len(scores) == 1 else torch.cat(scores, 1)
+
+    def weigh(self, pair: Pair, scores: Tensor, tau: float | None = None) -> Terms:
+        """The three numbers of each query from its scores (N,K)."""
         tau = tau or self.tau
         attract, bound = self.positives((pair.query * pair.keys).sum(-1).T / tau)
-        scores = [part(pair, live) for part in (among or self.negatives)]
-        joint = (scores[0] if len(scores) == 1 else torch.cat(scores, 1)) / tau
+        joint = scores / tau
         repel = torch.logsumexp(joint, 1)
         if self.margin is not no_margin:
             repel = repel + self.margin(joint.isfinite().sum(1).to(joint.dtype))
         return Terms(attract, bound, repel)
 
-    def forward(self, pair: Pair) -> tuple[Tensor, Metrics]:
-        """Mean loss over the queries."""
-        terms = self.terms(pair)
+    def forward(self, pair: Pair, among: Sequence[nn.Module] | None = None) -> tuple[Tensor, Metrics]:
+        """Mean loss over the queries, against these negatives (all of them by default)."""
+        scores = self.scores(pair, among=among)
+        terms = self.weigh(pair, scores)
         loss = self.coupling(terms).mean()
-        return loss, self.metrics(loss, terms)
+        return loss, self.metrics(loss, terms, scores)
 
-    def metrics(self, loss: Tensor, terms: Terms) -> Metrics:
-        """What the logs show: the loss itself, the mean positive cosine, the mean terms, DCL's multiplier."""
+    def metrics(self, loss: Tensor, terms: Terms, scores: Tensor) -> Metrics:
+        """What the logs show: the loss itself, mean cosines of positives and negatives, mean terms, DCL's q_B."""
         attract = terms.attract.detach().mean()
         return {
             "contrast": loss.detach(),
             "positive": attract * self.tau,
+            "negative": mean_score(scores.detach()),
             "attract": attract,
             "repel": terms.repel.detach().mean(),
             "multiplier": multiplier(terms).detach().mean(),
@@ -121,9 +131,8 @@ class Adversarial(nn.Module):
     def forward(self, pair: Pair) -> tuple[Tensor, Metrics]:
         """The contrast, minus what the bank wants of it."""
         if self.bank.filling:
-            terms = self.contrast.terms(pair, among=[self.bank])
-            loss = self.contrast.coupling(terms).mean()
-            return loss, self.contrast.metrics(loss, terms)
+            alone: tuple[Tensor, Metrics] = self.contrast(pair, among=[self.bank])
+            return alone
         loss, metrics = self.contrast(pair)
         seen = Pair(*(part.detach() for part in pair))
         rival = self.contrast.coupling(self.contrast.terms(seen, self.tau, live=True)).mean()
@@ -160,6 +169,12 @@ class Align(nn.Module):
     def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
         """Nothing to keep."""
         return False
+
+
+def mean_score(scores: Tensor) -> Tensor:
+    """The mean () of all scores (N,K) but the excluded ones at -inf."""
+    there = scores != -torch.inf
+    return torch.where(there, scores, 0).sum() / there.sum()
 
 
 def centroid(vectors: Tensor, renormalise: bool = True) -> Tensor:

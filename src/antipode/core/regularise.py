@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from antipode import dist, rng
+from antipode.core.negatives import differ
 from antipode.core.scores import product, unit
 
 Regulariser = Callable[[Tensor, Tensor, Tensor], Tensor]  # z (V,N,D), owner (N,), noise () -> ()
@@ -83,6 +84,7 @@ def drift(z: Tensor, direction: Tensor) -> Tensor:
 def uniform(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
     """Wang & Isola's log mean exp(-2 |x-y|^2) over pairs of different images, mean over views (MSBReg's table 3)."""
     everyone = dist.gather(owner)
+    differ(everyone)
     means = [potential(view, dist.gather(view), owner, everyone) for view in z]
     return torch.stack([(dist.total(mean) / dist.world()).log() for mean in means]).mean()
 

@@ -7,7 +7,7 @@ crops of the same images.
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -61,7 +61,9 @@ class Loader:
             raise ValueError(
                 f"the loader reads Memory or Decoded sources, not {type(source).__name__}; see antipode.data.wrap"
             )
-        self.source = source.to(device) if isinstance(source, Memory) else source
+        # without labels: what pretraining is given has none that could leak
+        bare = replace(source, labels=None)
+        self.source = bare.to(device) if isinstance(bare, Memory) else bare
         self.views, self.batch, self.epochs, self.seed = views, batch, epochs, seed
         self.rank, self.world, self.device = rank, world, torch.device(device)
         self.workers = cores(world) if workers is None else workers

@@ -164,6 +164,11 @@ def shapes_eval(size: int, normal: Operation) -> list[View]:
     return [View(size, (Centre(size, size), grey(1.0), Standardise()))]
 
 
+def linear(size: int, normal: Operation, *, scale: Range = (0.08, 1.0)) -> list[View]:
+    """One view, to train a classifier on a backbone with: crop and flip alone [moco: main_lincls.py]."""
+    return [View(size, (Crop(size, scale), normal))]
+
+
 def evaluation(size: int, normal: Operation, *, ratio: float | None = None) -> list[View]:
     """Resize and centre crop, 256 to 224 for photos, plain resize for small images, nothing where the size fits."""
     ratio = (256 / 224 if size >= 160 else 1.0) if ratio is None else ratio
@@ -185,5 +190,6 @@ POLICIES: dict[str, Callable[..., list[View]]] = {
     "dclw-multicrop": dclw_multicrop,
     "shapes": shapes,
     "shapes-eval": shapes_eval,
+    "linear": linear,
     "eval": evaluation,
 }

@@ -22,12 +22,15 @@ class DamagedCheckpoint(UserWarning):
     """A checkpoint could not be read and an earlier one was taken."""
 
 
-def state(learner: nn.Module, optims: dict[str, torch.optim.Optimizer], step: int) -> dict[str, Any]:
-    """What a checkpoint holds after `step` steps."""
+def state(
+    learner: nn.Module, optims: dict[str, torch.optim.Optimizer], step: int, health: dict[str, Any]
+) -> dict[str, Any]:
+    """What a checkpoint holds after `step` steps; `health` decides no weight, only what is said of them."""
     return {
         "step": step,
         "learner": learner.state_dict(),
         "optim": {name: optim.state_dict() for name, optim in optims.items()},
+        "health": health,
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }

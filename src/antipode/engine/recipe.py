@@ -294,5 +294,5 @@ def _check_backbone(backbone: Backbone) -> None:
     own = name.startswith(OWN) and not name.endswith(":")
     if name not in RESNETS and not own:
         raise ValueError(f"there is no backbone {name!r}{nearest(name, [*RESNETS, 'timm:NAME'])}")
-    if backbone.weights == "torchvision" and (own or name in ("resnet10-slim", "resnet50x2", "resnet50x4")):
+    if backbone.weights == "torchvision" and (own or name.endswith(("-slim", "x2", "x4"))):
         raise ValueError(f"backbone.weights=torchvision, but torchvision has no weights for {name}")

@@ -1,5 +1,6 @@
 """The run folder: the interface between training, evaluation and report. All is written aside and renamed."""
 
+import errno
 import json
 import math
 import os
@@ -7,9 +8,11 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from antipode.files import whole
 
@@ -20,6 +23,7 @@ class RunDir:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
         self.checkpoints = self.path / "checkpoints"
+        self.lock: IO[str] | None = None
 
     def holds_run(self) -> bool:
         """Whether a run was begun here."""
@@ -29,14 +33,82 @@ class RunDir:
         """Whether there is a checkpoint to go on from."""
         return any(self.checkpoints.glob("*.pt"))
 
+    def claim(self, patience: float = 20.0) -> None:
+        """Take the folder for this process until it ends or lets go; one that is about to let go is waited for.
+
+        By a record lock, which goes with its process however that ends, and which forked workers do not inherit.
+        """
+        if self.lock is not None or os.name != "posix":
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock, until = (self.path / ".lock").open("a+"), time.monotonic() + patience
+        while not _locked(lock):
+            if time.monotonic() > until:
+                lock.seek(0)
+                raise ValueError(f"{self.path} is in use: process {lock.read()} trains there, wait for it or stop it")
+            time.sleep(0.1)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        self.lock = lock
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
     def clear(self) -> None:
         """Remove a run, and nothing else that lies in the folder."""
-        for file in [*self.path.glob("*.json"), *self.path.glob("*.jsonl")]:
-            file.unlink(missing_ok=True)
-        for name in ("backbone.safetensors", "report.html"):
-            (self.path / name).unlink(missing_ok=True)
-        for folder in (self.checkpoints, self.path / "tensorboard"):
-            shutil.rmtree(folder, ignore_errors=True)
+        for part in self._parts():
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
+
+    @contextmanager
+    def replacing(self) -> Iterator[Callable[[], None]]:
+        """Set the run aside for a new one. When what is yielded is called it goes for good, else it comes back.
+
+        Whoever is killed in between leaves it to `recover`. A folder `.old.moving` holds a part of the run, the rest
+        being in its place; `.old` holds all of it; what is in `.old.gone` is not wanted any more.
+        """
+        self.recover()
+        moving, old = self._aside("moving"), self._aside()
+        moving.mkdir(parents=True)
+        try:
+            for part in self._parts():
+                part.rename(moving / part.name)
+            moving.rename(old)
+            yield self._forget
+        finally:
+            self.recover()
+
+    def recover(self) -> None:
+        """Bring back a run that was set aside for one that never took a step."""
+        moving, old = self._aside("moving"), self._aside()
+        if old.exists():
+            self.clear()  # of the new one
+            old.rename(moving)
+        if moving.exists():
+            for part in moving.iterdir():
+                part.rename(self.path / part.name)
+            moving.rmdir()
+        shutil.rmtree(self._aside("gone"), ignore_errors=True)
+
+    def _forget(self) -> None:
+        if self._aside().exists():
+            self._aside().rename(self._aside("gone"))
+            shutil.rmtree(self._aside("gone"), ignore_errors=True)
+
+    def _aside(self, state: str = "") -> Path:
+        return self.path / f".old{state and '.'}{state}"
+
+    def _parts(self) -> list[Path]:
+        """What is the run's own in the folder, and nothing else that lies there."""
+        names = ("backbone.safetensors", "report.html", self.checkpoints.name, "tensorboard", "features")
+        found = [*self.path.glob("*.json"), *self.path.glob("*.jsonl")]
+        return [*filter(Path.is_file, found), *filter(Path.exists, (self.path / name for name in names))]
 
     def write_json(self, name: str, value: Any) -> None:
         """Replace a JSON file of the run, whole or not at all."""
@@ -74,6 +146,17 @@ class RunDir:
         return file.exists() and file.stat().st_size > 0 and not file.read_bytes().endswith(b"\n")
 
 
+def _locked(file: IO[str]) -> bool:
+    """Whether the file is locked now by this process; also where the file system knows no locks."""
+    import fcntl  # noqa: PLC0415  (not on Windows)
+
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
+
+
 def finite(value: Any) -> Any:
     """The value, or None for a number that JSON does not know."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -93,6 +176,7 @@ def environment(device: str) -> dict[str, Any]:
     import torchvision  # noqa: PLC0415
 
     import antipode  # noqa: PLC0415
+    from antipode import dist  # noqa: PLC0415
 
     return {
         "antipode": antipode.__version__,
@@ -104,6 +188,8 @@ def environment(device: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "command": sys.argv,
+        "launch": dist.launch(),
+        "ranks": dist.world(),
     }
 
 

@@ -18,6 +18,9 @@ from antipode.types import Batch, Output
 Optims = dict[str, torch.optim.Optimizer]
 
 
+WARM = 3  # steps that run eagerly before one is captured
+
+
 class Slower(UserWarning):
     """Compilation or capture failed, and training goes on without it."""
 
@@ -26,7 +29,7 @@ class Step:
     """Forward, backward, clipping, optimisers and the learner's own writing.
 
     With `accumulate` parts, gradients are those of the mean over parts, but in-batch negatives and batch norm see one
-    part at a time: a queue or bank takes in the keys of all parts.
+    part at a time: a queue or bank takes in the keys of all parts. Views take the precision of the weights.
     """
 
     def __init__(
@@ -42,7 +45,8 @@ class Step:
         self.groups, self.clips = learner.groups(), clips or {}
         self.forward: Callable[[Batch], Output] = dist.parallel(learner, unused=filling(learner))
         self.plain: Callable[[Batch], Output] | None = None  # what to fall back to while compilation is untried
-        self.device = next(learner.parameters()).device
+        weight = next(learner.parameters())
+        self.device, self.dtype = weight.device, weight.dtype
 
     def __call__(self, batch: Batch) -> tuple[Output, Tensor]:
         """What the learner gave out, and the gradient norm () of the network before clipping."""
@@ -62,6 +66,7 @@ class Step:
         for optim in self.optims.values():
             optim.zero_grad(set_to_none=True)
         outs = []
+        batch = Batch([view.to(self.dtype) for view in batch.views], batch.owner)
         for part in parts(batch, self.accumulate):
             with self._precision():
                 out = self.forward(part)
@@ -101,10 +106,9 @@ class Graph:
         if self.graph is not None:
             self.graph.replay()
             return self.result
-        if self.warm < 3 or filling(self.step.learner):
-            self.warm += 1
-            return self._aside()
-        return self._capture()
+        # a bank that is full makes another step, and the compiler must have seen that one before it is captured
+        self.warm = 0 if filling(self.step.learner) else self.warm + 1
+        return self._aside() if self.warm <= WARM else self._capture()
 
     def _body(self) -> tuple[Output, Tensor]:
         chance = uniforms(self.key, self.owner, self.views)

@@ -31,9 +31,12 @@ def tensors(backbone: nn.Module) -> dict[str, Tensor]:
 
 
 def write(backbone: nn.Module, path: Path) -> None:
-    """Write the weights aside and rename."""
+    """Write the weights aside and rename; float64 as float32, which is what every reader's network has."""
+    state = {
+        name: value.float() if value.dtype == torch.float64 else value for name, value in tensors(backbone).items()
+    }
     with whole(path) as file:
-        file.write(save(tensors(backbone)))
+        file.write(save(state))
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,32 +1,108 @@
-"""Images to features: a frozen backbone over a source, each image seen once and without chance."""
+"""Images to features: a frozen network over a source, each image seen once and without chance; kept on the disk."""
 
+import hashlib
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from antipode import dist
 from antipode.data.loader import in_order
 from antipode.data.progress import bar
-from antipode.data.source import Source
+from antipode.data.source import Decoded, Memory, Source, subset
+from antipode.data.views import Views
+from antipode.files import whole
 from antipode.types import Features
+
+FORM = 1  # of the files: raise it when features of the same weights would come out otherwise
 
 
 @torch.no_grad()
 def extract(
-    backbone: nn.Module, look: nn.Module, source: Source, *, batch: int = 256, workers: int | None = None
+    net: nn.Module,
+    look: Views,
+    source: Source,
+    *,
+    batch: int = 256,
+    workers: int | None = None,
+    cache: Path | None = None,
 ) -> Features:
-    """Features (N,D) and labels (N,) of a source; `look` makes the one view. Labels are -1 where there are none."""
-    device = next(backbone.parameters()).device
-    modes = {module: module.training for module in backbone.modules()}
-    backbone.eval()
-    rows, ids = [], []
-    with bar(len(source), "features") as done:
-        for images, at in in_order(source, batch=batch, device=device, workers=workers):
-            rows.append(backbone(look(images)[0]).float().cpu())
-            ids.append(at.cpu())
-            done(len(at))
-    for module, mode in modes.items():
-        module.training = mode
-    x = torch.cat(rows)
+    """Features (N,D) and labels (N,) or (N,K) of a source, -1 where it has none; `look` makes the one view.
+
+    With several ranks each sees its share of the images and all get all features. `cache` is a folder: features of
+    the same weights, images and view are read from there.
+    """
+    file = cache / f"{key(net, look, source)}.npz" if cache is not None else None
+    found = _read(file) if file is not None and file.exists() else None
+    x, ids = found if found is not None else _gathered(net, look, source, batch, workers)
     if not x.isfinite().all():
         raise ValueError(f"{int((~x.isfinite()).any(1).sum())} of {len(x)} images have features that are not numbers")
-    y = torch.full((len(x),), -1) if source.labels is None else source.labels.cpu()[torch.cat(ids)]
+    if file is not None and found is None and dist.rank() == 0:
+        with whole(file) as handle:
+            np.savez(handle, x=x.numpy(), ids=ids.numpy())
+    y = torch.full((len(x),), -1) if source.labels is None else source.labels.cpu()[ids]
     return Features(x, y)
+
+
+def key(net: nn.Module, look: Views, source: Source) -> str:
+    """A name that changes when weights, images or view do."""
+    seen = re.sub(" at 0x[0-9a-f]+", "", f"{FORM} {net} {look} {look.policy}")  # a function shows where it lies
+    digest = hashlib.blake2b(seen.encode(), digest_size=16)
+    for module in (net, look):
+        for name, value in module.state_dict().items():
+            digest.update(name.encode())
+            digest.update(_bytes(value))
+    if isinstance(source, Memory):
+        digest.update(_bytes(source.images))
+    else:  # images of a large set are known by their names: reading them all is what the cache is to spare
+        names = source.names if isinstance(source, Decoded) else [repr(source), str(len(source))]
+        digest.update("\n".join(names).encode())
+    return digest.hexdigest()
+
+
+def _bytes(value: Tensor) -> memoryview:
+    return memoryview(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def _read(file: Path) -> tuple[Tensor, Tensor] | None:
+    """Features of an earlier time; None where the file is damaged, and they are made again."""
+    try:
+        with np.load(file) as content:
+            return torch.from_numpy(content["x"]), torch.from_numpy(content["ids"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def _gathered(net: nn.Module, look: Views, source: Source, batch: int, workers: int | None) -> tuple[Tensor, Tensor]:
+    """Features of all images, made by all ranks."""
+    world, n = dist.world(), len(source)
+    if world == 1:
+        return _run(net, look, source, batch, workers)
+    # equal shares, as a gather needs: the last image fills up, and what is over is cut off again
+    each = -(-n // world)
+    mine = (torch.arange(each) + dist.rank() * each).clamp(max=n - 1)
+    x, ids = _run(net, look, subset(source, mine), batch, workers)
+    device = next(net.parameters()).device
+    parts = dist.gather(x.to(device)).cpu(), dist.gather(mine[ids].to(device)).cpu()
+    return parts[0][:n], parts[1][:n]
+
+
+def _run(net: nn.Module, look: Views, source: Source, batch: int, workers: int | None) -> tuple[Tensor, Tensor]:
+    device = next(net.parameters()).device
+    modes = {module: module.training for module in net.modules()}
+    net.eval()
+    x, ids, at = torch.empty(0), torch.empty(len(source), dtype=torch.int64), 0
+    with bar(len(source), "features") as done:
+        for images, owner in in_order(source, batch=batch, device=device, workers=workers):
+            rows = net(look(images)[0]).float()
+            if not at:  # one array from the start: features of a large set would not fit twice
+                x = torch.empty(len(source), rows.shape[1])
+            x[at : at + len(rows)], ids[at : at + len(rows)] = rows.cpu(), owner.cpu()
+            at += len(rows)
+            done(len(rows))
+    for module, mode in modes.items():
+        module.training = mode
+    return x, ids

@@ -22,11 +22,12 @@ class Spread(nn.Module):
 
     def forward(self, pair: Pair) -> tuple[Tensor, Metrics]:
         """Mean over the queries."""
-        terms = self.contrast.terms(pair)
+        scores = self.contrast.scores(pair)
+        terms = self.contrast.weigh(pair, scores)
         whole = torch.logaddexp(terms.attract, terms.repel)
-        log_p = self.contrast.negatives[0](pair) / self.contrast.tau - whole[:, None]  # (N,P), own views at -inf
+        log_p = scores / self.contrast.tau - whole[:, None]  # (N,P), own views at -inf
         loss = (whole - terms.attract - _log_other(log_p).sum(1)).mean()
-        return loss, self.contrast.metrics(loss, terms)
+        return loss, self.contrast.metrics(loss, terms, scores)
 
     def at(self, progress: float) -> None:
         """Nothing changes with time."""

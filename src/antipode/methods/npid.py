@@ -19,7 +19,7 @@ class Memory(nn.Module):
     """One vector per training image, by image id: NPID's keys and negatives at once.
 
     As a twin it recalls what it knows of each image; as negatives it scores every other image; after the step an entry
-    moves to unit(m old + (1-m) new).
+    moves to unit(m old + (1-m) new). Of an image that is in a batch twice, the last embedding counts.
     """
 
     own = False
@@ -53,7 +53,10 @@ class Memory(nn.Module):
     def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
         """Move the entries of images (N,) towards their new embeddings (N,D), on every rank."""
         keys, owner = dist.gather(keys).to(self.vectors.dtype), dist.gather(owner)
-        self.vectors[owner] = unit(self.momentum * self.vectors[owner] + (1 - self.momentum) * keys)
+        places = torch.arange(len(owner), device=owner.device)
+        # writes to one entry are in no order on a GPU, and ranks would drift apart: all of an image write the same
+        last = owner.new_zeros(len(self.vectors)).scatter_reduce_(0, owner, places, "amax")[owner]
+        self.vectors[owner] = unit(self.momentum * self.vectors[owner] + (1 - self.momentum) * keys[last])
         return False
 
 
@@ -110,7 +113,8 @@ class NoiseContrast(nn.Module):
         log_z = self.log_z if self.known else self._estimate(scores)
         ratio = scores - log_z - math.log(self.count / len(self.memory.vectors))  # log P / (m/n)
         loss = (-F.logsigmoid(ratio[:, 0]) - F.logsigmoid(-ratio[:, 1:]).sum(1)).mean()
-        return loss, {"contrast": loss.detach(), "positive": scores[:, 0].detach().mean() * self.tau}
+        seen = scores.detach() * self.tau
+        return loss, {"contrast": loss.detach(), "positive": seen[:, 0].mean(), "negative": seen[:, 1:].mean()}
 
     @torch.no_grad()
     def _estimate(self, scores: Tensor) -> Tensor:

@@ -33,7 +33,9 @@ class Shape(NamedTuple):
 
 RESNETS = {
     "resnet10-slim": Shape(BasicBlock, (1, 1, 1, 1), 16),  # for CPUs and tests: 0.3 M weights
+    "resnet10-slimx2": Shape(BasicBlock, (1, 1, 1, 1), 32),
     "resnet18": Shape(BasicBlock, (2, 2, 2, 2)),
+    "resnet18x2": Shape(BasicBlock, (2, 2, 2, 2), 128),
     "resnet34": Shape(BasicBlock, (3, 4, 6, 3)),
     "resnet50": Shape(Bottleneck, (3, 4, 6, 3)),
     "resnet101": Shape(Bottleneck, (3, 4, 23, 3)),

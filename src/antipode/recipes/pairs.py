@@ -111,5 +111,5 @@ def _small_paper(case: Case) -> Layer:
 VARIANTS: dict[str, Variant] = {
     f"{data}.{name}-paper": Variant(data, name, _small_paper)
     for data in ("cifar10", "cifar100", "stl10")
-    for name in ("simclr", "dcl")
+    for name in ("simclr", "dcl", "dclw")
 }

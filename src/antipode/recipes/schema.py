@@ -104,13 +104,16 @@ class Group(Section):
 
 
 class Train(Section):
-    """`batch` is the number of images per step over all ranks; `checkpoint_every` counts epochs."""
+    """`batch` is the number of images per step over all ranks; `checkpoint_every` counts epochs.
+
+    `precision` auto is bf16 on a GPU that has it and fp32 elsewhere; fp64 is for comparing runs, and slow.
+    """
 
     epochs: Positive
     batch: Positive
     seed: Annotated[int, Field(ge=0)] = 0
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     channels_last: bool = True
     accumulate: Positive = 1

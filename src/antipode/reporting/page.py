@@ -1,86 +1,137 @@
-"""One self-contained HTML page for one or several runs, made from their JSON files alone."""
+"""One self-contained HTML page for one or several runs: no server, no network, nothing but this file.
 
+Texts that come from a run are escaped here or set as text by the script, so that none of them is ever markup.
+"""
+
+import base64
+import hashlib
 import html
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-STYLE = """
-:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
-body{max-width:60rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;margin:.5rem 0}
-td,th{padding:.2rem .8rem;border-bottom:1px solid #8884;text-align:left;font-variant-numeric:tabular-nums}
-svg{width:100%;height:auto;border:1px solid #8884}
-polyline{fill:none;stroke:#3b82f6;stroke-width:1.5}
-details{margin:.5rem 0}pre{overflow:auto}
-"""
+from antipode.evaluation.task import Task
+from antipode.reporting import facts, spread
+from antipode.reporting.album import Album, nothing, pictures
+from antipode.reporting.analyses import drawable
+from antipode.reporting.curves import LINES, curves, explained, ordered
+from antipode.reporting.gather import Record, gather
+from antipode.reporting.head import hero, noted, title, worth
+from antipode.reporting.spread import Column, Group
+
+PICTURED = 4  # settings of which one run gets pictures: each takes seconds and half a megabyte
+SCRIPTS = ("chart", "map", "state", "scores", "training", "pictures", "origin", "page")  # in one scope, in this order
+POINTS = {True: 300, False: 150}  # of a curve: of few runs, of more than 50
 
 
-def page(runs: list[Path]) -> str:
-    """The whole page."""
-    body = "\n".join(_run(path) for path in runs)
-    title = "antipode: " + ", ".join(path.name for path in runs)
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style><body>{body}</body></html>\n"
-    )
+def page(paths: Sequence[Path], open_task: Callable[[Path], Task]) -> str:
+    """The whole page; `open_task` gives a run's backbone on its images, or an error whose sentence the page prints."""
+    records = gather(paths)
+    settings, columns = spread.groups(records), spread.columns(records)
+    trained = [group.runs[0] for group in settings if records[group.runs[0]].recipe]
+    albums = [_album(one, at in trained[:PICTURED], open_task) for at, one in enumerate(records)]
+    content = data(records, albums, settings, columns)
+    head, notes = hero(records, albums, settings, columns), worth(noted(records, albums), len(records))
+    return document(title(records), head, notes, content)
 
 
-def _run(path: Path) -> str:
-    recipe, scores, env = (_read(path / name) for name in ("recipe.json", "scores.json", "env.json"))
-    rows = list(_rows(path / "metrics.jsonl"))
-    parts = [f"<h1>{html.escape(path.name)}</h1>", _scores(scores)]
-    for name, title in (("contrast", "loss"), ("loss", "loss"), ("spread", "spread of the embeddings"), ("knn", "kNN")):
-        points = [(row["step"], row[name]) for row in rows if row.get(name) is not None and math.isfinite(row[name])]
-        if len(points) > 1 and f"<h2>{title}</h2>" not in parts:
-            parts += [f"<h2>{title}</h2>", curve(points)]
-    for title, content in (("Recipe", recipe), ("Environment", env)):
-        text = html.escape(json.dumps(content, indent=1))
-        parts.append(f"<details><summary>{title}</summary><pre>{text}</pre></details>")
-    return "\n".join(parts)
+def _album(one: Record, chosen: bool, open_task: Callable[[Path], Task]) -> Album:
+    if not one.recipe:
+        return nothing("there is no recipe here, so its images are not known")
+    if not chosen:
+        return nothing(f"they are drawn for one run of each of the first {PICTURED} settings only")
+    return pictures(one.path, one.name, open_task)
 
 
-def _scores(scores: dict[str, Any]) -> str:
-    if not scores:
-        return "<p>No scores yet: antipode evaluate adds them.</p>"
-    rows = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{score['value']:.2f} {html.escape(score['unit'])}</td>"
-        f"<td>{html.escape(score['data'])} {html.escape(score['split'])}, n = {score['n']}</td></tr>"
-        for name, score in scores.items()
-    )
-    return f"<table><tr><th>protocol</th><th>score</th><th>on</th></tr>{rows}</table>"
+def data(
+    records: Sequence[Record], albums: Sequence[Album], settings: Sequence[Group], columns: Sequence[Column]
+) -> dict[str, Any]:
+    """All that the script draws, as JSON would have it."""
+    member = {run: at for at, group in enumerate(settings) for run in group.runs}
+    vary, most = spread.telling(records), POINTS[len(records) <= 50]
+    runs = [
+        _run(one, album, columns, most) | {"group": member[at], "vary": [spread.plain(one.value(key)) for key in vary]}
+        for at, (one, album) in enumerate(zip(records, albums, strict=True))
+    ]
+    metrics = ordered({name for run in runs for name in run["curves"]["y"]})
+    return {
+        "runs": runs,
+        "groups": [{"label": group.label, "runs": group.runs} for group in settings],
+        "columns": [_column(column, columns, records) for column in columns],
+        "main": spread.headline(columns, records),
+        "vary": vary,
+        "metrics": [[name, *explained(name), LINES.get(name, [])] for name in metrics],
+        "axes": list(facts.AXES.items()),
+    }
 
 
-def curve(points: list[tuple[float, float]], width: int = 800, height: int = 240) -> str:
-    """A line through points as inline SVG, with its range written at the ends."""
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    left, right, low, high = min(xs), max(xs), min(ys), max(ys)
-    across, up = (right - left) or 1.0, (high - low) or 1.0
-    line = " ".join(
-        f"{10 + (x - left) / across * (width - 20):.1f},{height - 20 - (y - low) / up * (height - 40):.1f}"
-        for x, y in points
-    )
-    text = (
-        f'<text x="12" y="14" font-size="12" fill="currentColor">{high:.4g}</text>'
-        f'<text x="12" y="{height - 6}" font-size="12" fill="currentColor">{low:.4g}</text>'
-    )
-    return f'<svg viewBox="0 0 {width} {height}" role="img"><polyline points="{line}"/>{text}</svg>'
+def _run(one: Record, album: Album, columns: Sequence[Column], most: int) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "method": one.method,
+        "data": one.value("data.name", ""),
+        "seed": one.value("train.seed"),
+        "finished": one.finished,
+        "status": _status(one),
+        "scores": {columns.index(spread.column_of(k, s)): s["value"] for k, s in one.scores.items()},
+        "more": {columns.index(spread.column_of(k, s)): s.get("more") or {} for k, s in one.scores.items()},
+        "curves": curves(one.rows, most),
+        "perEpoch": one.per_epoch,
+        "recipe": facts.recipe_rows(one),
+        "choices": facts.choices(one) if one.recipe else None,
+        "env": facts.environment(one),
+        "commands": facts.commands(one) if one.recipe else [],
+        "started": facts.started(one),
+        "analysis": drawable(one.analysis),
+        "pictures": album.found,
+        "absent": album.absent,
+    }
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    return content
+def _status(one: Record) -> str:
+    if not one.recipe:
+        return "not trained here"
+    return "finished" if one.finished else f"epoch {one.epochs_done} of {one.value('train.epochs')}"
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a log."""
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            yield json.loads(line)
-        except ValueError:  # a line that a crash cut short
-            continue
+def _column(column: Column, columns: Sequence[Column], records: Sequence[Record]) -> dict[str, Any]:
+    """A column under a name of its own, with its settings."""
+    alike = [other for other in columns if other.name == column.name]
+    return column._asdict() | {
+        "label": column.name if len(alike) == 1 else f"{column.name} #{alike.index(column) + 1}",
+        "settings": spread.settings(column, records),
+    }
+
+
+def document(name: str, head: str, notes: str, content: dict[str, Any]) -> str:
+    """The file itself. Its policy lets no request out and no script in but the one whose hash it names."""
+    here = files("antipode.reporting")
+    body = (here / "page.html").read_text(encoding="utf-8")
+    style = (here / "page.css").read_text(encoding="utf-8")
+    script = "\n".join((here / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+    script = f'(() => {{\n"use strict";\n{script}\n}})();'
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    parts = {"TITLE": html.escape(name), "POLICY": policy, "STYLE": style, "HERO": head, "NOTES": notes}
+    for mark, text in (parts | {"DATA": embedded(content), "SCRIPT": script}).items():
+        before, _, after = body.partition(f"<!--{mark}-->")  # the first only: what a run holds is not searched again
+        body = before + text + after
+    return body
+
+
+def embedded(content: Any) -> str:
+    """JSON that may stand inside a script element: no character of it can end the element or begin a comment."""
+    text = json.dumps(_finite(content), separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(value: Any) -> Any:
+    """The same with null where JSON has no number."""
+    if isinstance(value, dict):
+        return {str(key): _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,211 @@
+"""Accuracy on CIFAR-10: a list of runs, one JSON line for each that is done, so that results grow from visit to visit.
+
+    python benchmarks/accuracy.py --list                            # what there is, what is done, what it would take
+    python benchmarks/accuracy.py --minutes 9 --out new.jsonl       # what is missing, in order, as far as the time goes
+    python benchmarks/accuracy.py --only 'dcl-*' --seed 1           # some of them, with another seed
+    python benchmarks/accuracy.py --only mocov2 --validate --set method.tau=0.1   # to choose a value
+    python benchmarks/tables.py                                     # RESULTS.md and its pictures from the lines
+
+Finished runs are those of results/accuracy.jsonl and of --out. Scores are of the last epoch, on the test split. With
+--validate a tenth of the train images is held out before pretraining and scored on instead: values of recipes are
+chosen that way. ANTIPODE_DATA names the folder with CIFAR-10.
+"""
+
+import argparse
+import fnmatch
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import antipode
+from antipode import api
+from antipode.data.source import subset
+from antipode.data.splits import Splits
+
+HERE = Path(__file__).parent
+DONE = HERE / "results" / "accuracy.jsonl"
+QUICK = ("knn", "linear-fast")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run: a recipe, its epochs and batch, what differs from the recipe, and what it is scored by."""
+
+    recipe: str
+    epochs: int = 100
+    batch: int = 256
+    values: dict[str, Any] = field(default_factory=dict)
+    protocols: tuple[str, ...] = QUICK
+    seconds: float = 150.0  # about what it takes on an H200: a visit starts nothing that it cannot end
+
+
+def methods() -> dict[str, Entry]:
+    """Every method at 100 epochs, batch 256."""
+    eqco = {"method.base": "mocov2", "method.negatives": 256}
+    return {
+        "simclr": Entry("cifar10.simclr"),
+        "dcl": Entry("cifar10.dcl"),
+        "mocov2": Entry("cifar10.mocov2"),
+        "byol": Entry("cifar10.byol", seconds=240),
+        "adco": Entry("cifar10.adco"),
+        "simo": Entry("cifar10.simo"),
+        "dclw": Entry("cifar10.dclw"),
+        "eqco": Entry("cifar10.eqco", values=eqco),
+        "simsiam": Entry("cifar10.simsiam", seconds=200),
+        "adco-symmetric": Entry("cifar10.adco", values={"method.symmetric": True}, seconds=240),
+        "jcl": Entry("cifar10.jcl", seconds=260),
+        "msbreg-2": Entry("cifar10.msbreg", values={"method.views": 2}, seconds=240),
+        "msbreg-4": Entry("cifar10.msbreg", seconds=400),
+    }
+
+
+def paper() -> dict[str, Entry]:
+    """DCL against SimCLR in DCL's own settings (table 1)."""
+    found = {}
+    for batch, seconds in ((256, 150.0), (32, 400.0)):
+        for name in ("simclr", "dcl"):
+            found[f"{name}-paper-{batch}"] = Entry(f"cifar10.{name}-paper", batch=batch, seconds=seconds)
+    return found
+
+
+def rule() -> dict[str, Entry]:
+    """SiMo with K negatives, with EqCo's rule and without (EqCo's figure 3)."""
+    found = {}
+    for k in (16, 255, 4):
+        for way, rule in (("rule", True), ("plain", False)):
+            values = {"method.negatives": k, "method.alpha": 256.0 if rule else float(k)}  # alpha = K is no margin
+            found[f"simo-{k}-{way}"] = Entry("cifar10.simo", values=values)
+    return found
+
+
+ENTRIES = methods() | paper() | rule()
+
+
+def lines(*files: Path) -> list[dict[str, Any]]:
+    """All lines of some files."""
+    return [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines() if line]
+
+
+def train(name: str, entry: Entry, seed: int) -> dict[str, Any]:
+    """Train and score one entry; the line to keep."""
+    torch.compiler.reset()  # the compiler counts what it compiled for other learners, too
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    out = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    start = time.perf_counter()
+    values = {"monitor.log_every": 50, "train.checkpoint_every": entry.epochs, **entry.values}
+    run = antipode.pretrain(
+        entry.recipe, epochs=entry.epochs, batch=entry.batch, seed=seed, out=out, overrides=values, quiet=True
+    )
+    trained, memory = time.perf_counter() - start, torch.cuda.max_memory_allocated() if cuda else 0
+    scores = antipode.evaluate(run, protocols=entry.protocols)
+    rows = [row for row in run.metrics() if "loss" in row]
+    speed = sorted(row["images_per_second"] for row in rows)[len(rows) // 2]
+    kept = ("loss", "spread", "rank", "uniformity", "similarity")
+    line = {
+        "run": name,
+        "recipe": entry.recipe,
+        "epochs": entry.epochs,
+        "batch": entry.batch,
+        "set": entry.values,
+        "seed": seed,
+        "scores": {key: score.json() for key, score in scores.items()},
+        "last": {key: rows[-1][key] for key in kept if key in rows[-1]},
+        "seconds": {"training": trained, "all": time.perf_counter() - start},
+        "images_per_second": speed,
+        "memory_gib": memory / 2**30,
+        "command": " ".join(["python", *sys.argv]),
+        **facts(),
+    }
+    shutil.rmtree(out, ignore_errors=True)
+    return line
+
+
+def hold_out() -> None:
+    """From now on every tenth train image is the test split, and the real one is out of reach."""
+    plain = api.load
+
+    def load(*arguments: Any) -> Splits:
+        splits = plain(*arguments)
+        held = torch.arange(len(splits.train)) % 10 == 0
+        train = subset(splits.train, (~held).nonzero().flatten())
+        return replace(splits, pretrain=train, train=train, test=subset(splits.train, held.nonzero().flatten()))
+
+    api.load = load
+
+
+def facts() -> dict[str, Any]:
+    """Where and with what."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    commit = (
+        os.environ.get("ANTIPODE_COMMIT")
+        or subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], check=False, capture_output=True, text=True
+        ).stdout.strip()
+    )
+    return {"device": device, "torch": torch.__version__, "commit": commit, "date": time.strftime("%Y-%m-%d")}
+
+
+def asked(name: str, args: argparse.Namespace) -> tuple[str, Entry]:
+    """An entry as the command changes it, under a name that says so."""
+    entry = ENTRIES[name]
+    if args.epochs and args.epochs != entry.epochs:
+        entry = replace(entry, epochs=args.epochs, seconds=entry.seconds * args.epochs / entry.epochs)
+        name = f"{name}-{args.epochs}"
+    if args.protocol:
+        entry = replace(entry, protocols=tuple(args.protocol))
+    values = dict(text.split("=", 1) for text in args.set)
+    if values:
+        entry = replace(entry, values=entry.values | {key: json.loads(value) for key, value in values.items()})
+        name = f"{name} {' '.join(args.set)}"
+    return (f"{name} validation" if args.validate else name), entry
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="names or patterns, in this order")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, help="instead of each entry's own; the name then ends in -EPOCHS")
+    parser.add_argument("--protocol", nargs="+", help=f"instead of {' and '.join(QUICK)}")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing that would end later than this")
+    parser.add_argument("--out", type=Path, default=DONE, help="the file that new lines are added to")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="values to try; the name shows them")
+    parser.add_argument("--validate", action="store_true", help="score on held-out train images")
+    parser.add_argument("--list", action="store_true", help="only say what there is")
+    args = parser.parse_args()
+    start = time.perf_counter()
+    names = [name for pattern in args.only for name in ENTRIES if fnmatch.fnmatch(name, pattern)]
+    if not names:
+        sys.exit(f"there is no run {args.only[0]!r}: choose from {', '.join(ENTRIES)}")
+    done = {(line["run"], line["seed"]) for line in lines(DONE, args.out)}
+    if args.validate:
+        hold_out()
+    for plain in dict.fromkeys(names):
+        name, entry = asked(plain, args)
+        finished = (name, args.seed) in done
+        if args.list or finished:
+            print(f"{name:22} {'done' if finished else f'about {entry.seconds:.0f} s on an H200'}")
+            continue
+        if time.perf_counter() - start + entry.seconds > 60 * args.minutes:
+            print(f"{name}: {entry.seconds:.0f} s would be too long", flush=True)
+            continue
+        line = train(name, entry, args.seed)
+        with args.out.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        shown = ", ".join(f"{key} {score['value']:.2f}" for key, score in line["scores"].items())
+        print(f"{name}: {shown}; {line['seconds']['training']:.0f} s of training", flush=True)
+
+
+if __name__ == "__main__":
+    main()

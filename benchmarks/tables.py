@@ -1,0 +1,167 @@
+"""RESULTS.md from the lines and files in results/: every table between two marks is written anew, the rest is kept.
+
+python benchmarks/tables.py            # tables and pictures
+python benchmarks/tables.py --check    # status 1 where RESULTS.md does not say what results/ say
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS, PICTURES = HERE / "RESULTS.md", HERE.parent / "docs" / "pictures"
+Line = dict[str, Any]
+
+
+def accuracy() -> list[Line]:
+    file = HERE / "results" / "accuracy.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
+
+
+def spread(values: list[float]) -> str:
+    """Mean, and with several seeds the deviation and their number."""
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} (n = {len(values)})"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+
+
+def grouped(lines: list[Line]) -> dict[str, list[Line]]:
+    """Lines of one run, whatever the seed."""
+    found: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        found[line["run"]].append(line)
+    return dict(found)
+
+
+def values(lines: list[Line], protocol: str) -> list[float]:
+    return [line["scores"][protocol]["value"] for line in lines if protocol in line["scores"]]
+
+
+def changed(line: Line) -> str:
+    return ", ".join(f"{key.removeprefix('method.')} {value}" for key, value in line["set"].items())
+
+
+def runs() -> str:
+    """One row for each run, best kNN first."""
+    groups = grouped([line for line in accuracy() if not line["run"].endswith("validation")])
+    if not groups:
+        return "Nothing is measured yet."
+    protocols = list(dict.fromkeys(name for lines in groups.values() for line in lines for name in line["scores"]))
+    head = ["run", "recipe", "epochs", "batch", *protocols, "images/s", "GPU memory", "training"]
+    rows = []
+    for name, lines in sorted(groups.items(), key=lambda group: -statistics.mean(values(group[1], "knn"))):
+        first = lines[0]
+        recipe = f"{first['recipe']} {changed(first)}".strip()
+        scores = [spread(found) if (found := values(lines, one)) else "" for one in protocols]
+        cost = [f"{first['images_per_second']:,.0f}", f"{first['memory_gib']:.1f} GiB"]
+        rows.append([name, recipe, str(first["epochs"]), str(first["batch"]), *scores, *cost, took(first)])
+    return f"{where(accuracy())}\n\n{table(head, rows)}"
+
+
+def plain(line: Line) -> bool:
+    """Whether a run is a method as its recipe has it, at 100 epochs."""
+    return bool(
+        line["epochs"] == 100 and line["batch"] == 256 and " " not in line["run"] and "-paper" not in line["run"]
+    )
+
+
+def took(line: Line) -> str:
+    return f"{line['seconds']['training']:.0f} s"
+
+
+def where(lines: list[Line]) -> str:
+    """Hardware, versions and commits of some lines."""
+    found = [", ".join(sorted({str(line[key]) for line in lines})) for key in ("device", "torch", "commit", "date")]
+    return "{}, torch {}, commit {}, {}.".format(*found)
+
+
+def throughput() -> str:
+    """Ours over the bare step and over lightly."""
+    file = HERE / "results" / "throughput-h200.json"
+    if not file.exists():
+        return "Nothing is measured yet."
+    found = json.loads(file.read_text())
+    best = max((one["images_per_second"] for one in found["lightly"]), default=None)
+    rows = []
+    for row in found["rows"]:
+        speed = row["ours"]["images_per_second"]
+        bare = [f"{row['bare']['ms']:.2f} ms", f"{100 * row['share']:.1f} %"]
+        over = f"{speed / best:.2f}" if best and row["recipe"] == "cifar10.simclr" else ""
+        recipe = f"{row['recipe']} {changed(row)}".strip()
+        rows.append([recipe, f"{speed:,.0f}", *bare, f"{row['bare']['memory_gib']:.1f} GiB", over])
+    head = ["recipe", "images/s of `pretrain`", "bare step", "share of the bare speed", "GPU memory", "over lightly"]
+    theirs = f" lightly {found['lightly'][0]['version']}: {best:,.0f} images/s." if best else ""
+    facts = f"{found['device']}, torch {found['torch']}, {found['cores']} cores, commit {found['commit']}.{theirs}"
+    return f"{facts}\n\n{table(head, rows)}"
+
+
+SECTIONS = {"accuracy": runs, "throughput": throughput}
+
+
+def filled(text: str) -> str:
+    """The text with every marked section made anew."""
+    for name, make in SECTIONS.items():
+        start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        if start not in text:
+            sys.exit(f"RESULTS.md has no mark {start}")
+        before, rest = text.split(start)
+        text = f"{before}{start}\n{make()}\n{end}{rest.split(end)[1]}"
+    return text
+
+
+def pictures() -> None:
+    """kNN and linear accuracy of the methods, best first; images/s against lightly's."""
+    import matplotlib.pyplot as plt
+
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    groups = {name: lines for name, lines in grouped(accuracy()).items() if plain(lines[0])}
+    if groups:
+        order = sorted(groups, key=lambda name: statistics.mean(values(groups[name], "knn")))
+        figure, axes = plt.subplots(figsize=(7, 0.35 * len(order) + 1.2), layout="constrained")
+        for offset, protocol in ((-0.2, "knn"), (0.2, "linear-fast")):
+            means = [statistics.mean(values(groups[name], protocol) or [float("nan")]) for name in order]
+            bars = axes.barh([at + offset for at in range(len(order))], means, 0.38, label=protocol)
+            axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
+        axes.set_yticks(range(len(order)), order)
+        axes.set_xlim(60, 100)
+        axes.set_xlabel("CIFAR-10 test accuracy in %, 100 epochs")
+        axes.legend(loc="lower right")
+        figure.savefig(PICTURES / "accuracy.png", dpi=120)
+    file = HERE / "results" / "throughput-h200.json"
+    found = json.loads(file.read_text()) if file.exists() else {"lightly": []}
+    if found["lightly"]:
+        ours = next(row["ours"]["images_per_second"] for row in found["rows"] if row["recipe"] == "cifar10.simclr")
+        best = max(found["lightly"], key=lambda one: one["images_per_second"])
+        figure, axes = plt.subplots(figsize=(7, 1.7), layout="constrained")
+        names = ["antipode", f"lightly {best['version']}"]
+        bars = axes.barh(names, [ours, best["images_per_second"]], color=["C0", "C7"])
+        axes.bar_label(bars, fmt="{:,.0f}", padding=3)
+        axes.invert_yaxis()
+        axes.margins(x=0.15)
+        axes.set_xlabel("images/s: SimCLR, ResNet-18, two views of 32 px, batch 256, bf16, one H200")
+        figure.savefig(PICTURES / "throughput.png", dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    text = RESULTS.read_text()
+    made = filled(text)
+    if args.check:
+        sys.exit(0 if made == text else "RESULTS.md is older than results/: run benchmarks/tables.py")
+    RESULTS.write_text(made)
+    pictures()
+
+
+if __name__ == "__main__":
+    main()

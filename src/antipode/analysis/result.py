@@ -1,0 +1,44 @@
+"""What an analysis hands back: plain JSON that a report can draw without knowing the analysis.
+
+{"settings", "values": {name: number}, "curves": {name: {x, y, xlabel, ylabel}}, "histograms": {name: {edges, counts,
+xlabel}}, "notes": [sentences]}; what an analysis does not have is absent.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Result = dict[str, Any]
+
+
+def curve(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, xlabel: str, ylabel: str) -> Result:
+    """A line through points (x,y)."""
+    xs, ys = (side.tolist() if isinstance(side, Tensor) else list(side) for side in (x, y))
+    if len(xs) != len(ys):
+        raise ValueError(f"a curve needs as many y as x, got {len(ys)} and {len(xs)}")
+    return {"x": xs, "y": ys, "xlabel": xlabel, "ylabel": ylabel}
+
+
+def histogram(values: Tensor, low: float, high: float, xlabel: str, bins: int = 100) -> Result:
+    """How many values (N,) fall into each of `bins` equal parts of [low,high]; what rounding puts outside counts too.
+
+    The edges do not depend on the values, so that histograms of two runs can be laid over each other.
+    """
+    if not values.numel() or not low < high or bins < 1:
+        raise ValueError(f"a histogram needs values and a range, got {values.numel()} values in [{low}, {high}]")
+    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
+    inside = values.detach().double().cpu().flatten().clamp(low, high)
+    places = (torch.bucketize(inside, edges, right=True) - 1).clamp(0, bins - 1)
+    return {"edges": edges.tolist(), "counts": places.bincount(minlength=bins).tolist(), "xlabel": xlabel}
+
+
+def finite(value: Any) -> Any:
+    """The same with None for numbers that JSON does not know."""
+    if isinstance(value, dict):
+        return {str(key): finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

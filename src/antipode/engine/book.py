@@ -1,0 +1,144 @@
+"""The record of a run: metrics, health, checkpoints, the monitor's scores."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from antipode import dist
+from antipode.core.learner import Learner
+from antipode.core.negatives import Bank, Queue
+from antipode.core.objective import Adversarial, Contrast
+from antipode.engine import checkpoint, health, logs, weights
+from antipode.engine.job import Job
+from antipode.engine.progress import Shown
+from antipode.engine.rundir import RunDir
+from antipode.types import Output
+
+Monitor = Callable[[Learner, int], dict[str, float]]  # learner, epoch -> scores to record
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; a checkpoint is written."""
+
+
+class Unhealthy(UserWarning):
+    """What the health check complains about."""
+
+
+class Book:
+    """Keeps the record of one run."""
+
+    def __init__(
+        self,
+        job: Job,
+        run: RunDir,
+        shown: Shown,
+        monitor: Monitor | None,
+        loggers: Sequence[logs.Log] = (),
+        watch: health.Watch | None = None,
+    ) -> None:
+        self.job, self.run, self.shown, self.watch = job, run, shown, watch or health.Watch(settling(job))
+        self.monitor, self.loggers = monitor, loggers
+        self.mine = dist.rank() == 0
+        self.scores: dict[str, float] = {}
+        self.health: dict[str, float] = {}  # of the last check
+        self.clock, self.seen, self.warned = time.perf_counter(), 0, ""
+
+    def note(self, step: int, epoch: int, rates: dict[str, float], out: Output, norm: torch.Tensor) -> None:
+        """Record a step where it is due; the device is asked for numbers only then."""
+        plan, total = self.job.recipe.monitor, self.job.loader.total
+        self.seen += self.job.loader.batch
+        if step % plan.log_every == 0 or step + 1 == total:
+            values = dist.mean(torch.stack([*out.metrics.values(), norm])).tolist()  # one transfer from the device
+            row: dict[str, Any] = {
+                "step": step,
+                "epoch": epoch,
+                **dict(zip([*out.metrics, "gradient"], values, strict=True)),
+            }
+            row |= {f"lr_{name}": rate for name, rate in rates.items()}
+            row["images_per_second"] = self.seen / max(time.perf_counter() - self.clock, 1e-9)
+            self.clock, self.seen = time.perf_counter(), 0
+            if plan.health_every and (step % plan.health_every == 0 or step + 1 == total):
+                self.health = self._check(row, out.keys)
+                row |= self.health
+            self._write(row, out.keys)
+        else:
+            self.shown.advance(step)
+        self._monitor(step, epoch)
+
+    def _check(self, row: dict[str, Any], keys: torch.Tensor) -> dict[str, float]:
+        """The health of a step, of the keys of all ranks: so all ranks come to the same judgement."""
+        learner, batch = self.job.learner, self.job.loader.batch
+        found: dict[str, float | None] = {
+            **health.measure(learner, dist.gather(keys)),
+            "alignment": health.alignment(learner, row),
+            "mi_bound": health.bound(learner, row.get("contrast", 0.0), negatives(self.job)),
+            "queue_age": health.age(learner, batch, row["step"]),
+            "bank_drift": self.watch.drift(learner),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _write(self, row: dict[str, Any], keys: torch.Tensor) -> None:
+        self._record(row)
+        self.shown.update(row, self.scores)
+        self.watch.note(row)
+        # between two checks the last one counts, or a collapse would be told again after each
+        trouble = self.watch.trouble(self.health | row, min(len(keys) * dist.world(), health.ENOUGH, keys.shape[1]))
+        if trouble and (self.job.recipe.train.on_collapse == "stop"):
+            raise Interrupted(f"{trouble.sentence}; stopped because train.on_collapse=stop")
+        kind = trouble.kind if trouble else ""
+        if trouble and kind != self.warned and self.mine:
+            warnings.warn(trouble.sentence, Unhealthy, stacklevel=2)
+        self.warned = kind
+
+    def _monitor(self, step: int, epoch: int) -> None:
+        every = self.job.recipe.monitor.knn_every
+        ended = (step + 1) % self.job.loader.per_epoch == 0
+        if self.monitor and every and ended and (epoch + 1) % every == 0:
+            self.scores = self.monitor(self.job.learner, epoch)
+            self._record({"step": step, "epoch": epoch, **self.scores})
+            self.clock = time.perf_counter()
+
+    def _record(self, row: dict[str, Any]) -> None:
+        if self.mine:
+            self.run.record(row)
+        for logger in self.loggers:
+            logger.row(row)
+
+    def checkpoint(self, done: int) -> None:
+        """Save on rank 0."""
+        if self.mine:
+            content = checkpoint.state(self.job.learner, self.job.optims, done, self.watch.state())
+            checkpoint.save(self.run, content, self.job.recipe.train.keep)
+
+    def finish(self) -> None:
+        """Write the backbone as it came out."""
+        if self.mine:
+            weights.write(self.job.learner.backbone, self.run.path / "backbone.safetensors")
+
+
+def negatives(job: Job) -> int:
+    """How many negatives a query meets, where that is one number: a queue, or the batch."""
+    objective = job.learner.objective
+    contrast = objective.contrast if isinstance(objective, Adversarial) else objective
+    if not isinstance(contrast, Contrast):
+        return 0
+    images, count = job.loader.batch, 0
+    for part in contrast.negatives:
+        if isinstance(part, Queue):
+            count += len(part.vectors)
+        elif getattr(part, "pool", None):
+            views = len(job.learner.key_views) if part.pool == "all" else 1
+            count += getattr(part, "subset", None) or views * (images - 1)
+    return count
+
+
+def settling(job: Job) -> int:
+    """Steps until a queue holds keys alone, or a bank is full, and a while more."""
+    kept = [len(part.vectors) for part in job.learner.modules() if isinstance(part, Queue)]
+    kept += [len(part.weight) for part in job.learner.modules() if isinstance(part, Bank)]
+    return health.YOUNG + math.ceil(max(kept, default=0) / job.loader.batch)

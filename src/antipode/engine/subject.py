@@ -1,0 +1,109 @@
+"""What is evaluated: a run, or a network that no run made - untrained, supervised, or out of somebody's file."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from antipode.engine.recipe import Recipe, resolve
+from antipode.engine.restore import restored
+from antipode.engine.rundir import RunDir
+from antipode.engine.weights import bare, fit, read, start
+from antipode.nets.backbone import Stem
+from antipode.nets.backbone import backbone as make_backbone
+
+FOREIGN = ("random", "torchvision", "file")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A backbone in eval mode, the folder for its scores, and the recipe that says how it sees images.
+
+    The recipe of a network that no run made is the one that its data set would have.
+    """
+
+    name: str
+    folder: RunDir
+    backbone: nn.Module
+    recipe: Recipe
+    run: bool = True
+
+    def head(self) -> nn.Module | None:
+        """The projection, which only the checkpoint of a run of our networks has."""
+        built = self.run and not self.recipe.backbone.name.startswith("python:")
+        return restored(self.folder.path).online.head.eval() if built and self.folder.begun() else None
+
+
+def subject(
+    text: str,
+    *,
+    data: str | None = None,
+    out: Path | None = None,
+    seed: int = 0,
+    module: nn.Module | None = None,
+) -> Subject:
+    """A run folder, `random:NAME`, `torchvision:NAME` or `file:PATH@NAME`; `data` decides how the latter see images.
+
+    `module` takes the weights of a run that trained a module of one's own.
+    """
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in FOREIGN:
+        return _run(Path(text).expanduser(), module)
+    if data is None:
+        raise ValueError(f"{text} was trained on no data set of its own: say which to score on with --data")
+    path, _, name = rest.rpartition("@") if kind == "file" else ("", "", rest)
+    if kind == "file" and not (path and name):
+        raise ValueError(f"{text} names no file and network: write file:PATH@NAME, such as file:moco.pth@resnet50")
+    folder = out or Path("runs") / f"{kind}-{Path(path).stem or name}".replace(":", "-")
+    return _foreign(text, kind, path, name, data=data, folder=folder, seed=seed)
+
+
+def _run(path: Path, module: nn.Module | None) -> Subject:
+    file = path / "backbone.safetensors"
+    if not file.exists():
+        raise FileNotFoundError(f"{path} holds no finished run: there is no backbone.safetensors")
+    recipe = Recipe.read(path / "recipe.json")
+    weights = read(file)
+    channels = next((value.shape[1] for value in weights.values() if value.ndim == 4), 3)  # the first layer's
+    if not recipe.backbone.name.startswith("python:"):
+        net = make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=channels)
+    elif module is not None:
+        net = make_backbone(copy.deepcopy(module), channels=channels)
+    else:
+        raise ValueError(f"{path} trained a module of one's own ({recipe.backbone.name}): load {file.name} into it")
+    fit(bare(net), weights, str(file))
+    return Subject(path.name, RunDir(path), net.eval(), recipe)
+
+
+def _foreign(text: str, kind: str, path: str, name: str, *, data: str, folder: Path, seed: int) -> Subject:
+    """A network that no run made: an untrained one has the stem that its data ask for, weights bring their own."""
+    recipe = resolve(method="simclr", data=data, flags={"backbone.name": name, "train.seed": seed})
+    torch.manual_seed(seed)
+    if kind == "random":
+        net = make_backbone(name, stem=recipe.backbone.stem, channels=_channels(data))
+    else:
+        net = _filled(name, "torchvision" if kind == "torchvision" else path, recipe.backbone.stem, _channels(data))
+    return Subject(text, RunDir(folder), net.eval(), recipe, run=False)
+
+
+def _filled(name: str, weights: str, stem: Stem | None, channels: int) -> nn.Module:
+    """The network with these weights: of two stems that their shapes fit, the one that the data ask for."""
+    others: tuple[Stem, ...] = ("imagenet", "small")
+    stems = [stem, *(one for one in others if one != stem)] if stem else [None]
+    for one in stems:
+        net = make_backbone(name, stem=one, channels=channels)
+        try:
+            start(net, name, weights)
+        except ValueError as error:
+            if "the stem differs" not in str(error) or one is stems[-1]:
+                raise
+        else:
+            break
+    return net
+
+
+def _channels(data: str) -> int:
+    """Images of all but two of the data sets have colours."""
+    return 1 if data in ("digits", "fashionmnist") else 3

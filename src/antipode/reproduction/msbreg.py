@@ -1,0 +1,251 @@
+"""MSBReg (Moon et al. 2022): tables 2 to 5 of its supplement. BYOL is MSBReg with two views and no regulariser."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from antipode.reproduction import laws
+from antipode.reproduction.item import EMPIRICAL, Grid, Item, Law, Measure, Panel, Trial, analysis, cross, score, table
+
+PAPER = "MSBReg, supplement"
+SMOKE = {"train.epochs": 2, "train.batch": 64}
+SMALL = {"train.epochs": 100}
+DIGITS = "digits, resnet10-slim, 2 epochs, batch 64; logistic regression on frozen features"
+CIFAR = "CIFAR-10, ResNet-18, 100 epochs; logistic regression on frozen features"
+# the paper's linear evaluation cites Kolesnikov et al. and has no numbers: MoCo's
+LINEAR, FAST = score("linear"), score("linear-fast")
+
+
+def _with(views: int, singular: float, brownian: float, **more: Any) -> dict[str, Any]:
+    """MSBReg's arguments."""
+    own = {"views": views, "singular_value": singular, "brownian": brownian, **more}
+    return {f"method.{name}": value for name, value in own.items()}
+
+
+BYOL, OURS = "BYOL", "Ours (K = 4)"
+BB, MK = "AP^bb", "AP^mk"
+QUOTED = {
+    "SimCLR": (39.7, 35.8),
+    "MoCo": (40.4, 36.4),
+    BYOL: (41.6, 37.2),
+    "VICReg": (39.4, 36.4),
+    "SwAV": (41.6, 37.8),
+    "BarlowTwins": (40.0, 36.7),
+    "OBoW": (40.8, 36.4),
+    OURS: (41.8, 37.8),
+}
+
+
+def _masks(kind: Any, name: str) -> tuple[Measure, ...]:
+    """COCO's figures of boxes and masks."""
+    return Measure(kind, name, "more.box AP", column=BB), Measure(kind, name, "value", column=MK)
+
+
+def _segmented(data: str, measures: tuple[Measure, ...], common: Mapping[str, Any]) -> tuple[Trial, ...]:
+    rows: dict[str, tuple[str, Mapping[str, Any]]] = {
+        "SimCLR": (f"{data}.simclr", {}),
+        "MoCo": (f"{data}.mocov2", {}),
+        BYOL: (f"{data}.byol", {}),
+        OURS: (f"{data}.msbreg", {"method.views": 4}),
+    }
+    return cross(rows, {"": {}}, measures, common=common)
+
+
+SCENES = "drawn scenes in COCO's layout, a slim Mask R-CNN"
+TABLE2 = Item(
+    title="Instance segmentation on COCO",
+    question="Does MSBReg carry over to boxes and masks?",
+    source=f"{PAPER}, table 2",
+    trend="MSBReg is slightly better than BYOL and on a par with SwAV",
+    panels=(Panel(y="AP (%)"),),
+    grids={
+        "smoke": Grid(
+            _segmented("shapes", _masks("scenes", "segment-smoke"), {"train.epochs": 1}),
+            f"shapes, resnet10-slim, 1 epoch; {SCENES}",
+        ),
+        "small": Grid(
+            _segmented("cifar10", _masks("scenes", "segment-small"), SMALL),
+            f"CIFAR-10, ResNet-18, 100 epochs; {SCENES}",
+            3,
+        ),
+        "paper": Grid(
+            _segmented("imagenet", _masks("score", "segment-coco"), {}),
+            "ImageNet, ResNet-50, each method's own length; COCO, Mask R-CNN with FPN, 90k steps; others are quoted",
+        ),
+    },
+    paper=table({row: {BB: box, MK: mask} for row, (box, mask) in QUOTED.items()}),
+)
+
+ACC, ALIGN, UNIFORM = "Acc.(%)", "Alignment", "Uniformity"
+GEOMETRY = (
+    analysis("alignment-uniformity", "values.alignment, head", column=ALIGN),
+    analysis("alignment-uniformity", "values.uniformity, head", column=UNIFORM),
+)
+TABLE3_ROWS = {
+    BYOL: _with(2, 0.0, 0.0),
+    "BYOL+L_uniform": _with(2, 0.0, 0.0, uniform=0.5),
+    "BYOL+L_b+L_s": _with(2, 0.004, 0.25),
+    OURS: _with(4, 0.004, 0.5),
+}
+
+
+def _table3(data: str, accuracy: Measure, common: Mapping[str, Any]) -> tuple[Trial, ...]:
+    rows = {name: (f"{data}.msbreg", own) for name, own in TABLE3_ROWS.items()}
+    return cross(rows, {"": {}}, (accuracy._replace(column=ACC), *GEOMETRY), common=common)
+
+
+TABLE3 = Item(
+    title="Accuracy, alignment and uniformity",
+    question="Do MSBReg's regularisers spread the embeddings, and does that help?",
+    source=f"{PAPER}, table 3",
+    trend="regularised embeddings are more uniform (an even spread has -3.93 in 128 dimensions) and more accurate",
+    panels=(Panel(),),
+    grids={
+        "smoke": Grid(
+            _table3("digits", FAST, {**SMOKE, "train.epochs": 3}), f"{DIGITS.replace('2 epochs', '3 epochs')}"
+        ),
+        "small": Grid(_table3("cifar10", FAST, SMALL), CIFAR, 3),
+        "paper": Grid(
+            _table3("imagenet100", LINEAR, {}),
+            "ImageNet-100, ResNet-18, 320 epochs, MoCo's linear protocol; the weight of L_uniform is not stated: .5",
+        ),
+    },
+    paper=table(
+        {
+            BYOL: {ACC: 71.9, ALIGN: 0.25, UNIFORM: -1.52},
+            "BYOL+L_uniform": {ACC: 72.1, ALIGN: 0.27, UNIFORM: -2.95},
+            "BYOL+L_b+L_s": {ACC: 72.8, ALIGN: 0.26, UNIFORM: -2.92},
+            OURS: {ACC: 80.4, ALIGN: 0.36, UNIFORM: -3.8},
+        }
+    ),
+    laws=(
+        Law(
+            "the uniformity term makes embeddings more uniform",
+            partial(laws.beats, better=("", BYOL, UNIFORM), worse=("", "BYOL+L_uniform", UNIFORM)),
+            EMPIRICAL,
+        ),
+        Law(
+            "MSBReg is more accurate than BYOL",
+            partial(laws.beats, better=("", OURS, ACC), worse=("", BYOL, ACC)),
+            EMPIRICAL,
+        ),
+    ),
+)
+
+TOP1 = "Top-1 (%)"
+NORMS = {
+    "BYOL, BN, 256, lambda_b 0": (_with(2, 0.0, 0.0), 256, 89.5),
+    "Ours, BN, 256, lambda_b 5e-2": (_with(4, 0.004, 5e-2), 256, 91.4),
+    "BYOL, LN, 256, lambda_b 0": (_with(2, 0.0, 0.0, norm="layer"), 256, 10.6),
+    "BYOL + L_b, LN, 256, lambda_b 5e-3": (_with(2, 0.0, 5e-3, norm="layer"), 256, 75.3),
+    "BYOL, LN, 1024, lambda_b 0": (_with(2, 0.0, 0.0, norm="layer"), 1024, 10.6),
+    "Ours, LN, 256, lambda_b 5e-4": (_with(4, 0.004, 5e-4, norm="layer"), 256, 80.7),
+    "Ours, LN, 256, lambda_b 5e-3": (_with(4, 0.004, 5e-3, norm="layer"), 256, 82.3),
+    "Ours, LN, 256, lambda_b 5e-2": (_with(4, 0.004, 5e-2, norm="layer"), 256, 78.7),
+}
+
+
+def _table4(data: str, sizes: Mapping[int, int], measure: Measure, common: Mapping[str, Any]) -> tuple[Trial, ...]:
+    """Every row, with batches that stand for 256 and 1,024."""
+    rows = {name: (f"{data}.msbreg", {**own, "train.batch": sizes[size]}) for name, (own, size, _) in NORMS.items()}
+    return cross(rows, {TOP1: {}}, (measure,), common=common)
+
+
+TABLE4 = Item(
+    title="BYOL and MSBReg without batch norm in the heads",
+    question="Does the Brownian term keep BYOL from collapse when its heads have layer norm?",
+    source=f"{PAPER}, table 4 (its text names 5e-4 as best, the table 5e-3)",
+    trend="BYOL with layer norm collapses (10.6 %), with L_b it does not; MSBReg loses about nine points to layer norm",
+    panels=(Panel(),),
+    grids={
+        "smoke": Grid(
+            _table4("digits", {256: 64, 1024: 128}, FAST, {"train.epochs": 1}), DIGITS.replace("2 epochs", "1 epoch")
+        ),
+        "small": Grid(_table4("cifar10", {256: 256, 1024: 1024}, FAST, SMALL), f"{CIFAR}; in place of STL-10", 3),
+        "paper": Grid(
+            _table4("stl10", {256: 256, 1024: 1024}, LINEAR, {}),
+            "STL-10, ResNet-18, 320 epochs; K = 4 and lambda_s = .004 are not stated: ImageNet-100's",
+        ),
+    },
+    paper=table({name: {TOP1: accuracy} for name, (_, _, accuracy) in NORMS.items()}),
+    laws=(
+        Law(
+            "with batch norm MSBReg is above BYOL",
+            partial(
+                laws.beats,
+                better=("", "Ours, BN, 256, lambda_b 5e-2", TOP1),
+                worse=("", "BYOL, BN, 256, lambda_b 0", TOP1),
+            ),
+            EMPIRICAL,
+        ),
+    ),
+)
+
+SINGULAR, BROWNIAN = (0.0, 0.002, 0.004, 0.01), (0.0, 0.25, 0.5, 1.0, 2.0)
+# rows K and lambda_s, columns lambda_b
+GRID = {
+    (2, 0.0): (71.9, 72.3, 72.8, 72.3, 71.9),
+    (2, 0.002): (72.2, 72.4, 72.4, 72.1, 71.9),
+    (2, 0.004): (72.8, 72.8, 72.4, 72.1, 71.2),
+    (2, 0.01): (71.1, 71.0, 71.0, 70.7, 70.3),
+    (4, 0.0): (78.2, 79.1, 79.7, 79.2, 79.0),
+    (4, 0.002): (78.9, 78.8, 79.1, 79.2, 79.2),
+    (4, 0.004): (79.7, 80.2, 80.4, 80.1, 79.9),
+    (4, 0.01): (79.3, 79.4, 79.2, 79.2, 79.0),
+    (8, 0.0): (79.5, 80.1, 80.3, 80.3, 80.2),
+    (8, 0.002): (79.8, 80.2, 80.9, 81.1, 80.8),
+    (8, 0.004): (80.0, 80.9, 81.6, 81.5, 81.3),
+    (8, 0.01): (79.9, 81.2, 81.4, 81.1, 79.8),
+}
+
+
+def _row(views: int, singular: float) -> str:
+    return f"K = {views}, lambda_s = {singular:g}"
+
+
+def _table5(
+    data: str, views: Iterable[int], weights: tuple[Iterable[float], Iterable[float]], *how: Any
+) -> tuple[Trial, ...]:
+    """A grid of K, lambda_s and lambda_b."""
+    measure, common = how
+    rows = {_row(k, s): (f"{data}.msbreg", {**_with(k, s, 0.0), **common}) for k in views for s in weights[0]}
+    return tuple(
+        trial._replace(overrides={**trial.overrides, "method.brownian": brownian}, column=f"lambda_b = {brownian:g}")
+        for brownian in weights[1]
+        for trial in cross(rows, {"": {}}, (measure,))
+    )
+
+
+TABLE5 = Item(
+    title="The trade-off between MSBReg's losses",
+    question="How do the number of views and the weights of the two regularisers act together?",
+    source=f"{PAPER}, table 5",
+    trend="more views help most (6 to 8 points), then both regularisers; lambda_s = .004, lambda_b = .5 at K = 4 and 8",
+    panels=(Panel(y="accuracy (%)"),),
+    grids={
+        "smoke": Grid(
+            _table5("digits", (2, 4), ((0.0, 0.004), (0.0, 0.5)), FAST, {**SMOKE, "train.epochs": 1}),
+            DIGITS.replace("2 epochs", "1 epoch"),
+        ),
+        "small": Grid(_table5("cifar10", (2, 4), ((0.0, 0.004), (0.0, 0.5)), FAST, SMALL), CIFAR, 3),
+        "paper": Grid(
+            _table5("imagenet100", (2, 4, 8), (SINGULAR, BROWNIAN), LINEAR, {"train.epochs": 300}),
+            "ImageNet-100, ResNet-18, 300 epochs, MoCo's linear protocol",
+        ),
+    },
+    paper=table(
+        {
+            _row(k, s): dict(zip((f"lambda_b = {b:g}" for b in BROWNIAN), line, strict=True))
+            for (k, s), line in GRID.items()
+        }
+    ),
+    laws=(
+        Law(
+            "four views are better than two",
+            partial(laws.beats, better=("", _row(4, 0.0), "lambda_b = 0"), worse=("", _row(2, 0.0), "lambda_b = 0")),
+            EMPIRICAL,
+        ),
+    ),
+)
+
+ITEMS = {"msbreg.table2": TABLE2, "msbreg.table3": TABLE3, "msbreg.table4": TABLE4, "msbreg.table5": TABLE5}

@@ -1,0 +1,44 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+import antipode
+from antipode.data.catalog import load
+from antipode.engine import checkpoint
+from antipode.engine.recipe import resolve
+from antipode.engine.rundir import RunDir
+from antipode.methods import build
+from antipode.nets.backbone import backbone
+from tests.toys import SMALL
+
+QUICK = {"train.epochs": 2, "train.batch": 400, "train.device": "cpu", "train.checkpoint_every": 1}
+LOGGED = {"monitor.log_every": 1, "monitor.health_every": 1}
+
+
+def overrides(method, **more):
+    small = {f"method.{name}": value for name, value in SMALL[method].items() if name != "images"}
+    return small | QUICK | LOGGED | more
+
+
+def begun(method, home, **more):
+    """A run folder as it is before the first step: for what does not depend on training."""
+    torch.manual_seed(0)
+    images = len(load("digits").pretrain)
+    recipe = resolve(method=method, data="digits", overrides=overrides(method, **more), images=images)
+    run = RunDir(home)
+    recipe.write(home / "recipe.json")
+    net = backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=1)
+    learner = build(method, net, channels=1, **recipe.method.arguments)
+    checkpoint.save(run, {"step": 0, "learner": learner.state_dict()}, keep=1)
+    return Path(home)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Two runs of two epochs on digits, with a checkpoint of each epoch."""
+    home = tmp_path_factory.mktemp("analysed")
+    for method, more in {"mocov2": {"method.queue": 300}, "adco": {"method.bank": 300}}.items():
+        choices = overrides(method, **more) | {"method.dim": 16}
+        antipode.pretrain(method=method, data="digits", out=home / method, overrides=choices, quiet=True)
+    return home

@@ -1,0 +1,366 @@
+"""Analyses of runs: every one works on every method or says which methods have it; the same seed, the same numbers."""
+
+import json
+import math
+import shutil
+
+import pytest
+import torch
+
+import antipode
+from antipode import rng
+from antipode.analysis import bank, contrast, cost, geometry
+from antipode.analysis.catalog import ANALYSES
+from antipode.analysis.subject import WITH_MEMORY, WITH_TAU, named
+from antipode.api import _analysed
+from antipode.data.source import BrokenImages, Decoded, Memory
+from antipode.data.splits import Splits
+from antipode.methods import PRESETS
+from tests.analysis.conftest import begun
+
+CPU = torch.device("cpu")
+TIMED = ("cost", "jcl-complexity")  # not the same again
+CONTRAST = ("mi-bound", "gradient-norm", "npc")
+KEYS = {"settings", "values", "curves", "histograms", "notes"}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Few views, keys and repeats: their numbers change nothing here."""
+    monkeypatch.setattr(geometry, "VIEWS", 4)
+    monkeypatch.setattr(cost, "KEYS", [1, 5])
+    monkeypatch.setattr(cost, "REPEATS", 1)
+
+
+def analyse(*runs, what=None, **options):
+    return antipode.analyse(runs, what, **{"images": 40, "device": "cpu", **options})
+
+
+def subject(path, images=40):
+    found = _analysed(path, {}, None, CPU)
+    found.images = images
+    return found
+
+
+def numbers(value):
+    if isinstance(value, dict):
+        return [one for key, part in value.items() if key != "settings" for one in numbers(part)]
+    if isinstance(value, list):
+        return [one for part in value for one in numbers(part)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def check(result):
+    """The form that a report relies on."""
+    assert set(result) <= KEYS and {"settings", "values"} <= set(result)
+    assert {"data", "epoch", "seed"} <= set(result["settings"])
+    for name, line in result.get("curves", {}).items():
+        assert set(line) == {"x", "y", "xlabel", "ylabel"} and len(line["x"]) == len(line["y"]) > 0, name
+    for name, bars in result.get("histograms", {}).items():
+        assert set(bars) == {"edges", "counts", "xlabel"} and len(bars["edges"]) == len(bars["counts"]) + 1, name
+        assert sum(bars["counts"]) > 0
+    assert all(isinstance(note, str) for note in result.get("notes", []))
+    assert all(value is None or isinstance(value, int | float) for value in result["values"].values())
+    assert all(math.isfinite(number) for number in numbers(result))
+
+
+@pytest.mark.parametrize("method", PRESETS)
+def test_every_analysis_fits_a_method_or_says_which_have_it(method, tmp_path):
+    home = begun(method, tmp_path / method)
+    found = analyse(home, images=24)[method]
+    assert list(found) == list(ANALYSES)
+    skipped = {name: result["skipped"] for name, result in found.items() if "skipped" in result}
+    has_tau, keeps = method in (*WITH_TAU, "custom"), method in (*WITH_MEMORY, "eqco")
+    expected = {"cka", "neighbours"} | (set() if has_tau else set(CONTRAST)) | (set() if keeps else {"bank"})
+    assert set(skipped) == expected
+    assert all(method in sentence and "\n" not in sentence for sentence in skipped.values())
+    written = json.loads((home / "analysis.json").read_text())
+    assert written == {name: result for name, result in found.items() if name not in skipped}
+    for result in written.values():
+        check(result)
+    for name in skipped:
+        with pytest.raises(ValueError, match=f"{name} does not fit: .*{method}"):
+            analyse(home, what=[name])
+
+
+def test_eqco_on_a_batch_and_dcl_on_a_queue_are_told_apart(tmp_path):
+    batch = begun("eqco", tmp_path / "batch", **{"method.base": "simclr", "method.groups": None})
+    queue = begun("dcl", tmp_path / "queue", **{"method.base": "mocov2", "method.queue": 20, "method.groups": 2})
+    assert "skipped" in analyse(batch)["batch"]["bank"]
+    assert analyse(queue, what=["bank"])["queue"]["bank"]["settings"]["kind"] == "queue"
+
+
+def test_all_of_it_end_to_end(trained, tmp_path):
+    for method in ("mocov2", "adco"):
+        shutil.copytree(trained / method, tmp_path / method)
+    found = analyse(tmp_path / "mocov2", tmp_path / "adco", images=200)
+    assert list(found) == ["mocov2", "adco"]
+    for method, results in found.items():
+        assert list(results) == list(ANALYSES)
+        for result in results.values():
+            check(result)
+        assert json.loads((tmp_path / method / "analysis.json").read_text()) == results
+    for what in ("cka", "neighbours"):
+        ours, theirs = found["mocov2"][what]["values"], found["adco"][what]["values"]
+        assert list(ours) == ["adco"] and list(theirs) == ["mocov2"] and ours["adco"] == theirs["mocov2"]
+        assert 0 < ours["adco"] < 1
+
+
+def test_what_was_there_stays_and_what_is_made_again_is_replaced(trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained / "mocov2", run)
+    (run / "analysis.json").write_text('{"spectrum": 1, "mine": 2}')
+    found = analyse(run, what=["spectrum"])["run"]["spectrum"]
+    assert json.loads((run / "analysis.json").read_text()) == {"spectrum": found, "mine": 2}
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(trained):
+    names = [name for name, one in ANALYSES.items() if name not in TIMED and not one.several]
+    first, again, other = (analyse(trained / "adco", what=names, seed=seed)["adco"] for seed in (0, 0, 1))
+    for name in names:
+        assert first[name] == again[name], name
+        assert numbers(first[name]) != numbers(other[name]), name
+
+
+def test_labels_play_no_part(trained):
+    one = subject(trained / "mocov2")
+    bare = subject(trained / "mocov2")
+    bare.splits = Splits("digits", *(_blind(part) for part in (one.splits.pretrain, one.splits.train)), None, 8)
+    named_, blind = ([*found.pairs()[1], *found.still(one.splits.pretrain)] for found in (one, bare))
+    blind[4:] = bare.still(bare.splits.pretrain)
+    assert all(torch.equal(a, b) for a, b in zip(named_, blind, strict=True))
+
+
+def _blind(source):
+    return Memory(source.images)
+
+
+def test_views_of_an_image_stand_in_its_place_and_differ(trained):
+    found = subject(trained / "mocov2")
+    ids = torch.tensor([5, 9, 700, 1, 3])
+    seen = found.see(ids, 3)
+    assert seen.head.shape == (3, 5, 16) and seen.keys.shape == seen.query.shape == (3, 5, 16)
+    assert not any(torch.equal(seen.backbone[a], seen.backbone[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+    alone = found.see(ids, 3, keys=False)
+    assert torch.equal(alone.head, seen.head) and alone.keys.shape == (3, 5, 0)
+    assert not torch.equal(found.see(ids, 3, salt=1).head, seen.head)
+
+
+def test_without_chance_every_view_is_the_image_itself_in_its_place(trained, monkeypatch):
+    """More images than a batch, a remainder, and three passes over the data in three orders."""
+    monkeypatch.setattr("antipode.analysis.subject.BATCH", 8)
+    found = subject(trained / "mocov2")
+    found.views = found.look
+    ids = torch.arange(100, 119).flip(0)
+    seen = found.see(ids, 3)
+    with torch.no_grad():
+        expected = found.learner.backbone(found.look(found.splits.pretrain.images[ids])[0])
+    assert all(torch.allclose(view, expected, atol=1e-5) for view in seen.backbone)
+
+
+def test_images_that_are_decoded_on_demand_are_seen_too_and_a_broken_one_leaves_no_hole(trained):
+    found = subject(trained / "mocov2")
+    found.recipe = found.recipe.model_copy(update={"data": found.recipe.data.model_copy(update={"workers": 0})})
+    found.views, images = found.look, found.splits.pretrain.images
+
+    def read(index):
+        if index == 3:
+            raise ValueError("is broken")
+        return images[index]
+
+    source = Decoded(read, [str(index) for index in range(30)], channels=1, size=8)
+    found.splits = Splits("files", source, source, None, 8)
+    with pytest.warns(BrokenImages, match="3 is broken"):
+        seen = found.see(torch.arange(8), 2, keys=False)
+    with torch.no_grad():
+        expected = found.learner.backbone(found.look(images[:8])[0])
+    expected[3] = expected[4]  # the next takes its place
+    assert all(torch.allclose(view, expected, atol=1e-4) for view in seen.backbone)
+
+
+def test_queries_come_from_the_network_and_keys_from_the_twin(trained):
+    found = subject(trained / "mocov2")
+    _, seen = found.pairs()
+    unit = seen.head / seen.head.norm(dim=-1, keepdim=True)
+    assert torch.allclose(seen.query, unit, atol=1e-6) and not torch.allclose(seen.keys, unit, atol=1e-3)
+    with torch.no_grad():
+        found.learner.twin.net.load_state_dict(found.learner.online.state_dict())
+    found.kept.clear()
+    _, seen = found.pairs()
+    assert torch.allclose(seen.keys, seen.query, atol=1e-6)
+
+
+def test_every_kept_checkpoint_is_seen_and_the_last_is_the_run_itself(trained):
+    found = subject(trained / "adco")
+    moments = found.history(8)
+    assert [moment.epoch for moment in moments] == [1, 2] and moments[-1] is found
+    assert not torch.equal(*(next(moment.learner.parameters()) for moment in moments))
+    assert [moment.epoch for moment in found.history(1)] == [2]
+
+
+def test_a_damaged_checkpoint_is_left_out_with_a_warning(trained, tmp_path):
+    shutil.copytree(trained / "adco", tmp_path / "run")
+    first = min((tmp_path / "run" / "checkpoints").glob("step-*.pt"))
+    first.write_bytes(b"nothing")
+    with pytest.warns(UserWarning, match=f"{first.name} cannot be read"):
+        assert len(subject(tmp_path / "run").history(8)) == 1
+
+
+def test_the_figures_of_eqco_have_a_curve_for_each_checkpoint_and_the_log_s_bound(trained):
+    found = analyse(trained / "mocov2", what=["mi-bound", "gradient-norm"], images=70)["mocov2"]
+    curves = found["gradient-norm"]["curves"]
+    assert len(curves) == 12 and curves["mean with EqCo"]["x"] == [4, 16, 64]
+    assert curves["mean with EqCo"]["y"] != curves["mean with EqCo, epoch 1"]["y"]
+    assert curves["mean with EqCo"]["y"][-1] == curves["mean without EqCo"]["y"][-1]  # alpha is the largest K
+    logged = found["mi-bound"]["curves"]["over training"]
+    assert logged["x"] == [0, 1]
+    rows = [row for row in antipode.Run(trained / "mocov2").metrics() if row["epoch"] == 1]
+    assert logged["y"][1] == pytest.approx(sum(row["mi_bound"] for row in rows) / len(rows))
+
+
+def test_eqco_s_own_alpha_is_used(tmp_path):
+    home = begun("eqco", tmp_path / "run", **{"method.alpha": 77.0})
+    settings = analyse(home, what=["mi-bound"])["run"]["mi-bound"]["settings"]
+    assert settings["alpha"] == 77 and settings["alpha_from"] == "the run's own"
+
+
+def test_a_bank_s_drift_is_measured_between_checkpoints(trained):
+    found = analyse(trained / "adco", what=["bank"])["adco"]["bank"]
+    before, after = (moment.stored.vectors for moment in subject(trained / "adco").history(8))
+    turned = 1 - float((before * after).sum(1).mean())
+    assert found["values"]["drift since the checkpoint before"] == pytest.approx(turned, abs=1e-6)
+    assert found["curves"]["drift"]["x"] == [2]
+    assert min(found["curves"]["length over training"]["y"]) > 0
+    queue = analyse(trained / "mocov2", what=["bank"])["mocov2"]["bank"]
+    assert "drift" not in queue["curves"] and "refilled" in queue["notes"][0]
+
+
+def test_steps_are_measured_on_the_device_at_hand(trained):
+    found = subject(trained / "mocov2")
+    values, notes = {}, []
+    cost._now_here(found, values, notes)  # six steps are too few for ten
+    assert not values and "only 6 steps" in notes[0]
+    longer = found.recipe.train.model_copy(update={"epochs": 4})
+    found.recipe = found.recipe.model_copy(update={"train": longer})
+    cost._now_here(found, values, notes)
+    assert list(values) == ["images per second here"] and "not compiled" in notes[1]
+
+
+def test_fresh_keys_are_of_other_images_than_the_queries(trained):
+    found = subject(trained / "mocov2", images=30)
+    fresh, (_, seen) = bank._fresh(found, 30, 1000), found.pairs()
+    assert len(fresh) == 30
+    assert (fresh @ seen.keys[0].T).max() < 1  # an own key would be 1 away from itself by rounding only
+
+
+def test_npid_s_own_entry_is_no_negative(tmp_path):
+    found = subject(begun("npid", tmp_path / "run"))
+    memory, (ids, seen) = found.stored.vectors, found.pairs()
+    memory[ids] = seen.query[0]  # as training makes it: an image's entry is near its embedding
+    masked = bank.bank(found)["values"]["hardest cosine, memory"]
+    assert masked < float(bank.hardness(seen.query[0], seen.keys[0], memory, 0.1).hardest.mean()) - 1e-3
+
+
+def test_a_multi_crop_run_is_seen_in_large_views(tmp_path):
+    more = {"method.crops": 2, "views.policy": "dclw-multicrop", "views.crops": 2, "views.size": 8}
+    found = subject(begun("dclw", tmp_path / "run", **more))
+    assert len(set(found.views.sizes)) == 2
+    assert found.see(torch.arange(6), 5).head.shape == (5, 6, 6)
+    check(analyse(tmp_path / "run", what=["npc"])["run"]["npc"])
+
+
+def test_a_data_set_without_test_images_is_judged_on_its_training_images(trained):
+    found = subject(trained / "mocov2")
+    found.splits = Splits("digits", found.splits.pretrain, found.splits.train, None, 8)
+    result = ANALYSES["spectrum"].run([found])[0]
+    assert result["settings"]["split"] == "pretrain" and result["settings"]["images"] == 40
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path):
+    paths = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "c"]
+    assert named(paths) == [str(paths[0]), str(paths[1]), "c"]
+
+
+def test_one_run_need_not_be_a_list(trained):
+    one = antipode.analyse(trained / "mocov2", ["spectrum"], device="cpu")
+    assert one == antipode.analyse([antipode.Run(trained / "mocov2")], ["spectrum"], device="cpu")
+
+
+WRONG = {
+    "no run": (lambda home: analyse(), FileNotFoundError, "no run in an empty list"),
+    "not there": (lambda home: analyse(home / "nowhere"), FileNotFoundError, "no run in .*nowhere"),
+    "twice": (lambda home: analyse(home / "adco", home / "." / "adco"), ValueError, "adco is given twice"),
+    "no such analysis": (lambda home: analyse(home / "adco", what=["nps"]), ValueError, r"'nps' \(did you mean 'npc'"),
+    "nothing to do": (lambda home: analyse(home / "adco", what=[]), ValueError, "nothing to analyse: choose from mi-"),
+    "one image": (lambda home: analyse(home / "adco", images=1), ValueError, "at least two images, got 1"),
+    "one run": (lambda home: analyse(home / "adco", what=["cka"]), ValueError, "cka does not fit: .* two or more"),
+    "a device": (
+        lambda home: analyse(home / "adco", device="tpu"),
+        ValueError,
+        "one of auto, cpu, cuda, mps, not 'tpu'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_is_refused_in_a_sentence_and_nothing_is_written(name, trained):
+    call, error, text = WRONG[name]
+    before = (trained / "adco" / "analysis.json").exists()
+    with pytest.raises(error, match=text):
+        call(trained)
+    assert (trained / "adco" / "analysis.json").exists() == before
+
+
+def test_a_run_without_a_checkpoint_is_refused(trained, tmp_path):
+    shutil.copytree(trained / "adco", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        analyse(tmp_path / "run")
+
+
+def test_runs_on_images_of_other_channels_are_not_compared(trained, tmp_path):
+    class Coloured:
+        channels = 3
+
+    ours, theirs = subject(trained / "mocov2"), subject(trained / "adco")
+    theirs.splits = Splits("other", Coloured(), Coloured(), None, 8)
+    assert "1 channels" in ANALYSES["cka"].unfit([ours, theirs])
+
+
+def test_on_a_gpu_more_images_are_used_unless_told(trained):
+    found = subject(trained / "mocov2", images=None)
+    many = list(range(100_000))
+    assert found.count(many, (10, 20)) == 10
+    found.device = torch.device("cuda")
+    assert found.count(many, (10, 20)) == 20
+    found.images = 15
+    assert found.count(many, (10, 20)) == 15
+
+
+def test_a_run_s_figures_are_those_of_its_embeddings(trained):
+    one = subject(trained / "mocov2", images=70)
+    _, seen = one.pairs()
+    found = {name: ANALYSES[name].run([one])[0]["curves"] for name in CONTRAST}
+    draw = contrast.drawn(seen.query[0], seen.keys[1], 16, one.tau)
+    assert found["mi-bound"]["with EqCo"]["y"][1] == contrast.information(draw, 16, 64.0)
+    assert found["mi-bound"]["without EqCo"]["y"][1] == contrast.information(draw, 16)
+    assert found["gradient-norm"]["mean with EqCo"]["y"][1] == float(contrast.gradient(draw, 16, one.tau, 64.0).mean())
+    batch = contrast.multipliers(*seen.head, 16, one.tau, rng.key(0, "npc", 16)).double()
+    assert found["npc"]["mean"]["y"][2] == float(batch.mean())
+
+
+@pytest.mark.slow
+def test_the_curves_of_a_trained_run_show_what_the_papers_show(tmp_path):
+    """The theorems on real embeddings: bounds rise with K without the margin, q_B rises with the batch."""
+    home = antipode.pretrain("digits.simclr", epochs=30, device="cpu", out=tmp_path / "run", quiet=True)
+    found = antipode.analyse(home, CONTRAST, device="cpu")["run"]
+    without = found["mi-bound"]["curves"]["without EqCo"]["y"]
+    assert without == sorted(without)
+    values = found["mi-bound"]["values"]
+    assert values["range from K = 16 on with EqCo"] < 0.5 * values["range from K = 16 on without EqCo"]
+    curves = found["gradient-norm"]["curves"]
+    for name in ("with EqCo", "without EqCo"):
+        means, bounds = curves[f"mean {name}"]["y"], curves[f"bound {name}"]["y"]
+        assert all(mean <= bound for mean, bound in zip(means, bounds, strict=True))
+    mean, variation = (found["npc"]["curves"][name]["y"] for name in ("mean", "coefficient of variation"))
+    assert mean == sorted(mean) and variation == sorted(variation, reverse=True)

@@ -1,0 +1,41 @@
+"""On a GPU the engine compiles and captures: a run that is cut must still end as one that is not."""
+
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import antipode
+from antipode.engine.book import Book, Interrupted
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    pytest.mark.xdist_group("gpu"),
+]
+
+
+def trained(method, out):
+    torch.compiler.reset()
+    values = {"train.deterministic": True, "train.epochs": 4}
+    return antipode.pretrain(f"digits.{method}", out=out, device="cuda", overrides=values, quiet=True)
+
+
+@pytest.mark.parametrize("method", ["dcl", "adco", "mocov2", "byol"])
+def test_a_cut_run_continues_bit_for_bit(method, tmp_path, monkeypatch):
+    whole, plain = trained(method, tmp_path / "whole"), Book.note
+
+    def cut(book, step, *rest):
+        plain(book, step, *rest)
+        if step == 30:  # in the middle of the second epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(Book, "note", cut)
+        trained(method, tmp_path / "cut")
+    cut_run = trained(method, tmp_path / "cut")
+    a, b = (load_file(run.path / "backbone.safetensors") for run in (whole, cut_run))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert [row["loss"] for row in whole.metrics()] == [row["loss"] for row in cut_run.metrics()]

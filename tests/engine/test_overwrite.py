@@ -1,0 +1,178 @@
+"""A run that is replaced is kept until the new one has taken a step; a folder belongs to one process at a time."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from antipode.core.learner import Learner
+from antipode.engine.rundir import RunDir
+from antipode.engine.train import train
+from tests.engine.runs import pretrain, small_recipe, small_splits
+from tests.toys import Tiny
+
+posix = pytest.mark.skipif(os.name != "posix", reason="forks")
+
+
+def go(path, epochs=1, overwrite=False, **more):
+    torch.manual_seed(5)
+    recipe = small_recipe("simclr", epochs, **more)
+    train(recipe, RunDir(path), splits=small_splits(), backbone=Tiny(), overwrite=overwrite, quiet=True)
+
+
+def content(path):
+    """All files of a folder but its lock."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*"))
+            if file.is_file() and file.name != ".lock"}  # fmt: skip
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A finished run, and something that is not its own."""
+    go(tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    (tmp_path / "run" / "features").mkdir()
+    (tmp_path / "run" / "features" / "x.npz").write_bytes(b"x")
+    return tmp_path / "run"
+
+
+def test_a_run_that_fails_in_its_first_step_leaves_the_old_one_as_it_was(old, monkeypatch):
+    before = content(old)
+
+    def broken(self, batch):
+        assert not (old / "backbone.safetensors").exists() and (old / "recipe.json").exists()
+        raise ValueError("out of luck")
+
+    monkeypatch.setattr(Learner, "forward", broken)
+    with pytest.raises(ValueError, match="out of luck"):
+        go(old, overwrite=True, **{"train.seed": 3})
+    assert content(old) == before
+
+
+def test_so_does_one_that_is_interrupted_before_it(old, monkeypatch):
+    before = content(old)
+    monkeypatch.setattr(Learner, "before_step", lambda self, progress: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        go(old, overwrite=True)
+    assert content(old) == before
+
+
+def test_a_run_that_takes_a_step_replaces_the_old_one_and_nothing_else(old, tmp_path, monkeypatch):
+    go(tmp_path / "new", **{"train.seed": 3})
+    forward = Learner.forward
+
+    def watched(self, batch):
+        gone = int(self.step) > 0
+        assert (old / ".old").exists() != gone
+        return forward(self, batch)
+
+    monkeypatch.setattr(Learner, "forward", watched)
+    go(old, overwrite=True, **{"train.seed": 3})
+    found, expected = content(old), content(tmp_path / "new")
+    assert found.pop("notes.txt") == b"mine" and found.keys() == expected.keys()
+    assert found["backbone.safetensors"] == expected["backbone.safetensors"]
+
+
+def test_a_failure_after_the_first_step_is_a_run_to_go_on_with(old, monkeypatch):
+    forward = Learner.forward
+
+    def later(self, batch):
+        if int(self.step) == 3:
+            raise ValueError("out of luck")
+        return forward(self, batch)
+
+    monkeypatch.setattr(Learner, "forward", later)
+    with pytest.raises(ValueError, match="out of luck"):
+        go(old, epochs=2, overwrite=True, **{"train.seed": 3, "train.checkpoint_every": 1})
+    monkeypatch.undo()
+    assert RunDir(old).read_json("recipe.json")["train"]["seed"] == 3
+    go(old, epochs=2, **{"train.seed": 3})
+    assert [row["step"] for row in RunDir(old).metrics()] == [0, 1, 2, 3]
+
+
+def dies_after(count, work):
+    """Do work in a process that ends at once after so many changes to the disk; whether it came to its end."""
+    child = os.fork()
+    if not child:
+        left = itertools.count(count, -1)
+
+        def counted(change):
+            def one(*arguments, **options):
+                if not next(left):
+                    os._exit(1)
+                return change(*arguments, **options)
+
+            return one
+
+        for name in ("rename", "unlink", "mkdir", "rmdir"):
+            setattr(Path, name, counted(getattr(Path, name)))
+        shutil.rmtree = counted(shutil.rmtree)
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@posix
+@pytest.mark.parametrize("stands", [False, True])
+def test_a_kill_at_any_moment_leaves_one_of_the_two_runs_whole(tmp_path, stands):
+    """Small stand-ins for two runs, and a death before every single change of the disk."""
+
+    def made(path, word):
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        for name in ("recipe.json", "metrics.jsonl", "checkpoints/last.pt", "scores.json")[: 4 if word == "old" else 3]:
+            (path / name).write_text(word)
+
+    def work():
+        with run.replacing() as settle:
+            made(run.path, "new")
+            if stands:
+                settle()
+
+    outcomes = set()
+    for count in itertools.count():
+        run = RunDir(tmp_path / f"{count}")
+        made(run.path, "old")
+        done = dies_after(count, work)
+        run.recover()
+        words = {name: text.decode() for name, text in content(run.path).items()}
+        assert set(words.values()) == ({"old"} if "scores.json" in words else {"new"}) and len(words) in (3, 4), count
+        outcomes.add(words["recipe.json"])
+        if done:
+            assert words["recipe.json"] == ("new" if stands else "old")
+            break
+    assert count > 8 and outcomes == ({"old", "new"} if stands else {"old"})
+
+
+@posix
+def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
+    """A second one waits a moment for the first to end, then says which it is."""
+    hold = "import fcntl, sys, os; f = open(sys.argv[1], 'a+'); fcntl.lockf(f, fcntl.LOCK_EX); "
+    hold += "print(os.getpid(), end='', file=f, flush=True); print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline() == b"held\n"
+        run = RunDir(tmp_path)
+        with pytest.raises(ValueError, match=rf"is in use: process {other.pid} trains there, wait for it or stop it"):
+            run.claim(patience=0.2)
+        other.stdin.close()
+        run.claim(patience=30)
+    assert (tmp_path / ".lock").read_text() == str(os.getpid())
+    run.release()
+    RunDir(tmp_path).claim(patience=0)
+
+
+def test_a_wrong_setting_does_not_cost_the_run_that_is_there(tmp_path):
+    """More negatives than a batch has is known in the first step only."""
+    pretrain(tmp_path / "run", "simo", 1, {})
+    before = content(tmp_path / "run")
+    with pytest.raises(ValueError, match="500 negatives asked for"):
+        pretrain(tmp_path / "run", "simo", 1, {"method.negatives": 500}, overwrite=True)
+    assert content(tmp_path / "run") == before
+    pretrain(tmp_path / "run", "simo", 1, {})  # and goes on being that run
+    assert content(tmp_path / "run")["metrics.jsonl"] == before["metrics.jsonl"]

@@ -1,0 +1,334 @@
+"""Fine-tuning a detector: its schedule, its order, what it learns, and what it leaves alone."""
+
+import copy
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from antipode import dist
+from antipode.data.annotated import detection
+from antipode.data.catalog import load
+from antipode.evaluation import detect
+from antipode.evaluation.objects import batches, mirrored, usable
+from antipode.evaluation.protocol import PROTOCOLS
+from antipode.nets.backbone import backbone
+from tests.evaluation import scenes
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # pycocotools with NumPy 2
+DATA = Path(os.environ.get("ANTIPODE_DATA", "/nonexistent"))
+COCO = pytest.mark.skipif(not (DATA / "coco-mini").is_dir(), reason="ANTIPODE_DATA holds no coco-mini")
+KINDS = {"c4": ("voc07+12", detect.VOC), "fpn": ("coco", detect.COCO), "mask-fpn": ("coco", detect.MASKS)}
+
+
+def quick(settings, **changes):
+    """A schedule of seconds: small images, small heads, two images a step."""
+    small = {"sides": (64,), "longest": 128, "anchors": (8, 16, 24, 32, 48), "width": 16, "rois": 16, "precise": 1}
+    short = {"iterations": 3, "falls": (), "warmup": 0, "batch": 2, "rule": "fixed", "lr": 0.02}
+    return replace(settings, **{**small, **short, **changes})
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory):
+    """A folder of scenes for each data set, four to train on and two to test."""
+    made = {"voc07+12": scenes.voc, "coco": scenes.coco}
+    return {name: make(tmp_path_factory.mktemp(name), train=4, test=2) for name, make in made.items()}
+
+
+def task(roots, name, **how):
+    return scenes.task(roots[name], name, **{"stem": "imagenet", **how})
+
+
+def training(roots, kind):
+    """A detector to train, and what on."""
+    name, settings = KINDS[kind]
+    objects = usable(detection(name, "train", roots[name]), spared=name != "coco", masks=kind == "mask-fpn")
+    torch.manual_seed(5)
+    return detect.build(task(roots, name), len(objects.classes), quick(settings)), objects, settings
+
+
+@pytest.mark.parametrize("settings", [detect.VOC, detect.COCO, detect.MASKS])
+def test_the_rate_warms_up_from_a_thousandth_and_falls_tenfold(settings):
+    line = [settings.rate(step) / settings.lr for step in range(settings.warmup + 1)]
+    assert line[0] == pytest.approx(1e-3) and line[-1] == 1
+    assert line == pytest.approx([1e-3 + (1 - 1e-3) * step / settings.warmup for step in range(len(line))])
+    first, second = settings.falls
+    ends = [first - 1, first, second - 1, second, settings.iterations - 1]
+    assert [settings.rate(step) / settings.lr for step in ends] == pytest.approx([1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_the_schedules_are_those_of_the_papers_in_epochs():
+    voc, coco = 5_011 + 11_540, 117_266  # images with an object to learn from
+    assert round(detect.VOC.iterations * 16 / voc) == 23 and round(detect.COCO.iterations * 16 / coco) == 12
+    assert detect.VOC.sides[0] == 480 and detect.COCO.sides[0] == 640
+    for settings in (detect.VOC, detect.COCO, detect.MASKS):
+        assert settings.sides[-1] == 800 and {b - a for a, b in pairwise(settings.sides)} == {32}
+
+
+@pytest.mark.parametrize("batch", [2, 4, 32])
+def test_the_linear_rule_sees_as_many_images_at_as_much_rate_an_image(batch):
+    scaled = replace(detect.VOC, batch=batch).fitted()
+    assert scaled.iterations * batch == detect.VOC.iterations * 16
+    assert scaled.lr / batch == pytest.approx(detect.VOC.lr / 16)
+    for step in (0, 800, 8_000, 18_400, 23_200):
+        share = scaled.rate(step * 16 // batch) / scaled.lr
+        assert share == pytest.approx(detect.VOC.rate(step) / detect.VOC.lr)
+    assert scaled.fitted() == scaled  # once is enough
+
+
+def test_the_fixed_rule_changes_nothing():
+    settings = replace(detect.VOC, batch=4, rule="fixed")
+    assert settings.fitted() == settings
+
+
+def test_difficult_objects_are_learnt_and_crowds_are_not(roots):
+    before = detection("voc07+12", "train", scenes.voc(roots["voc07+12"].parent / "more", train=10, test=1))
+    assert sum(thing.spared for things in before.things for thing in things) == 2
+    assert usable(before, spared=True, masks=False).things == before.things
+    crowd = detection("coco", "train", roots["coco"])
+    assert any(thing.spared for thing in crowd.things[0])
+    kept = usable(crowd, spared=False, masks=True)
+    assert not any(thing.spared for things in kept.things for thing in things)
+    assert kept.things == [[thing for thing in things if not thing.spared] for things in crowd.things]
+
+
+def test_images_without_an_object_are_left_out_and_the_rest_keep_theirs(roots):
+    objects = detection("coco", "train", roots["coco"])
+    things = [[], objects.things[1], [objects.things[2][0]._replace(box=(5, 5, 5, 9))], objects.things[3]]
+    kept = usable(replace(objects, things=things), spared=False, masks=True)
+    assert kept.ids == [objects.ids[1], objects.ids[3]] and kept.things == [objects.things[1], objects.things[3]]
+    assert torch.equal(kept.read(1), objects.read(3))
+    with pytest.raises(ValueError, match="none of 4 training images has an object"):
+        usable(replace(objects, things=[[], [], [], []]), spared=False, masks=False)
+
+
+def test_a_mirrored_image_has_its_objects_where_they_show(roots):
+    image, target = detection("coco", "train", roots["coco"])[1]
+    turned, other = mirrored(image, target)
+    for box, mask in zip(other["boxes"], other["masks"], strict=True):
+        rows, columns = mask.nonzero().unbind(1)
+        assert box[0] - 1 <= columns.min() and columns.max() <= box[2] + 1
+        assert turned[:, rows, columns].float().std(1).max() < 20  # a thing has one colour, the noise around it has not
+    again, target_again = mirrored(turned, other)
+    assert torch.equal(again, image) and all(torch.equal(target_again[key], target[key]) for key in target)
+
+
+def seen(objects, **how):
+    """The pixels of each image of each batch, as numbers that tell images and their mirror images apart."""
+    arguments = {"batch": 2, "count": 6, "flip": 0.5, "seed": 0} | how
+    return [[float(one.double().cumsum(2).mean()) for one in images] for images, _ in batches(objects, **arguments)]
+
+
+def test_epochs_follow_each_other_in_orders_of_their_own(roots):
+    objects = detection("coco", "train", roots["coco"])
+    row = [one for batch in seen(objects, flip=0) for one in batch]
+    assert len(set(row[:4])) == 4 and sorted(row[:4]) == sorted(row[4:8]) == sorted(row[8:])
+    assert len({tuple(row[at : at + 4]) for at in (0, 4, 8)}) > 1
+    assert seen(objects, batch=6, count=2, flip=0) == [row[:6], row[6:]]  # a batch may be longer than an epoch
+    upright = set(row)
+    assert 2 <= sum(one not in upright for batch in seen(objects) for one in batch) <= 10
+    assert all(one not in upright for batch in seen(objects, flip=1) for one in batch)
+
+
+def test_what_is_drawn_depends_on_the_seed_alone(roots):
+    objects = detection("coco", "train", roots["coco"])
+    first = seen(objects)
+    torch.manual_seed(99)
+    assert seen(objects) == first != seen(objects, seed=1)
+
+
+def test_ranks_share_the_batch_of_a_single_process(roots, monkeypatch):
+    objects = detection("coco", "train", roots["coco"])
+    whole = seen(objects, batch=4)
+    monkeypatch.setattr(dist, "world", lambda: 2)
+    parts = []
+    for rank in range(2):
+        monkeypatch.setattr(dist, "rank", lambda rank=rank: rank)
+        parts.append(seen(objects, batch=4))
+    assert [a + b for a, b in zip(*parts, strict=True)] == whole
+    with pytest.raises(ValueError, match="a batch of 3 images cannot be shared by 2 ranks"):
+        seen(objects, batch=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_falls_and_the_backbone_moves(roots, kind):
+    net, objects, settings = training(roots, kind)
+    trunk = net.backbone if kind == "c4" else net.backbone.body
+    before = copy.deepcopy(trunk.state_dict())
+    losses = detect.fine_tune(net, objects, quick(settings, iterations=16, warmup=2), seed=0)
+    assert len(losses) == 16 and sum(losses[-4:]) < 0.8 * sum(losses[:4])
+    moved = [not torch.equal(value, before[key]) for key, value in trunk.state_dict().items()]
+    assert all(moved)  # from the first convolution on: nothing is frozen
+
+
+def test_the_statistics_of_the_test_are_the_mean_over_the_last_batches(roots):
+    net, objects, settings = training(roots, "c4")
+    means, variances = [], []
+
+    def look(module, inputs):
+        means.append(inputs[0].mean((0, 2, 3)))
+        variances.append(inputs[0].var((0, 2, 3)))
+
+    net.backbone.bn1.register_forward_pre_hook(look)
+    detect.fine_tune(net, objects, quick(settings, iterations=2, precise=3), seed=0)
+    torch.testing.assert_close(net.backbone.bn1.running_mean, torch.stack(means[2:]).mean(0))
+    torch.testing.assert_close(net.backbone.bn1.running_var, torch.stack(variances[2:]).mean(0))
+    assert net.backbone.bn1.momentum == 0.1
+
+
+def test_weights_decay_and_batch_norms_do_not(roots):
+    net, objects, settings = training(roots, "fpn")
+    before = {key: value.clone() for key, value in net.named_parameters()}
+    net.forward = lambda images, targets: {"none": sum(0 * p.sum() for p in net.parameters())}
+    detect.fine_tune(net, objects, quick(settings, iterations=1, precise=0, lr=0.5, decay=0.1), seed=0)
+    norms = {
+        f"{key}.{leaf}"
+        for key, one in net.named_modules()
+        if hasattr(one, "running_mean")
+        for leaf in ("weight", "bias")
+    }
+    for key, value in net.named_parameters():
+        torch.testing.assert_close(value, before[key] * (1 if key in norms else 1 - 0.5 * 0.1), msg=key)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_gives_the_same_again_and_changes_nothing_of_its_callers(roots, kind):
+    name, settings = KINDS[kind]
+    settings = quick(settings, iterations=2)
+    one = task(roots, name)
+    before, state = copy.deepcopy(one.backbone.state_dict()), torch.get_rng_state()
+    first = detect.run(one, settings)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[key]) for key, value in one.backbone.state_dict().items())
+    assert not one.backbone.training and not any(p.requires_grad for p in one.backbone.parameters())
+    torch.manual_seed(7)
+    assert detect.run(one, settings) == first
+    assert first.n == 2 and first.settings["lr"] == settings.lr and 0 <= first.value <= 100
+    assert (first.split, first.unit) == {"c4": ("test", "% AP"), "fpn": ("val", "% AP")}.get(kind, ("val", "% mask AP"))
+    assert {"AP50", "AP75"} <= first.more.keys() and ("box AP" in first.more) == (kind == "mask-fpn")
+
+
+def test_another_seed_is_another_training(roots):
+    losses = []
+    for seed in (0, 0, 1):
+        net, objects, settings = training(roots, "c4")
+        torch.manual_seed(0)
+        losses.append(detect.fine_tune(net, objects, quick(settings), seed=seed))
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_the_protocols_run_these_settings_on_these_data():
+    expected = {"detect-voc": ("c4", "voc07+12"), "detect-coco": ("fpn", "coco"), "segment-coco": ("mask-fpn", "coco")}
+    for name, (detector, data) in expected.items():
+        protocol = PROTOCOLS[name]
+        assert protocol.data == data and protocol.run.keywords["settings"].detector == detector
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"detector": "yolo"}, "one of c4, fpn, mask-fpn"),
+        ({"rule": "sqrt"}, "linear or fixed"),
+        ({"batch": 0}, "needs images and steps, got 0"),
+        ({"iterations": 0}, "needs images and steps, got 16 and 0"),
+        ({"lr": 0.0}, "a rate above 0"),
+        ({"lr": math.nan}, "a rate above 0"),
+        ({"flip": 2.0}, "flips between 0 and 1"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        replace(detect.VOC, **wrong)
+
+
+def test_data_without_boxes_or_outlines_are_refused(roots):
+    with pytest.raises(ValueError, match=r"voc07, voc07\+12, coco have, but not cifar10"):
+        detect.run(scenes.task(roots["coco"], "cifar10"), quick(detect.VOC))
+    with pytest.raises(ValueError, match="segmentation needs the outlines of objects"):
+        detect.run(task(roots, "voc07+12"), quick(detect.MASKS))
+
+
+def test_what_is_missing_is_said_before_the_training(roots, monkeypatch, tmp_path):
+    monkeypatch.setattr(detect, "fine_tune", lambda *_, **__: pytest.fail("trained first"))
+    with pytest.raises(FileNotFoundError, match="coco is not there"):
+        detect.run(scenes.task(tmp_path, "coco"), quick(detect.COCO))
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten())
+    with pytest.raises(ValueError, match="needs a ResNet"):
+        detect.run(task(roots, "coco", net=net), quick(detect.COCO))
+    monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
+    with pytest.raises(ValueError, match=r"pip install 'antipode\[detection\]'"):
+        detect.run(task(roots, "coco"), quick(detect.COCO))
+
+
+def test_a_loss_that_is_no_number_ends_the_run(roots):
+    with pytest.raises(ValueError, match=r"loss is (nan|inf) at iteration \d+: use a smaller rate"):
+        detect.run(task(roots, "voc07+12"), quick(detect.VOC, lr=1e12, iterations=20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_lifts_the_precision_of_an_untrained_head(tmp_path, kind):
+    name, settings = KINDS[kind]
+    root = (scenes.voc if name == "voc07+12" else scenes.coco)(tmp_path / "scenes", train=96, test=16)
+    how = {"sides": (96,), "anchors": (8, 16, 32, 48, 64), "width": 32, "rois": 32, "batch": 4, "warmup": 20}
+    trained = quick(settings, iterations=300, falls=(220, 270), precise=8, **how)
+    one = scenes.task(root, name)
+    untrained = detect.run(one, replace(trained, iterations=1, falls=(), lr=1e-9))
+    result = detect.run(one, trained)
+    print(kind, untrained.value, result.value, result.more)
+    assert untrained.value < 2 and result.value > 20 and result.more["AP50"] > 50
+
+
+@COCO
+@pytest.mark.parametrize("kind", ["fpn", "mask-fpn"])
+def test_photographs_are_learnt_from(kind):
+    """Real COCO annotations: crowds, several polygons an object, eighty classes."""
+    one = scenes.task(DATA / "coco-mini", "coco", stem="imagenet")
+    one.splits = load("coco", DATA / "coco-mini")
+    result = detect.run(one, quick(KINDS[kind][1], sides=(128,), longest=256, anchors=(8, 16, 32, 64, 128)))
+    assert result.n == 8 and 0 <= result.value <= 100
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.xdist_group("ranks")
+def test_two_ranks_train_one_detector(roots, tmp_path):
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "tests.evaluation.test_detect", str(roots["coco"]), str(tmp_path)]
+    ranks = [subprocess.Popen([*command, str(rank)], env=env) for rank in range(2)]
+    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    assert first["losses"] != second["losses"]  # each saw its own images
+    start = detect.build(scenes.task(roots["coco"], "coco"), 3, quick(detect.COCO)).state_dict()
+    for key, value in first["state"].items():
+        assert torch.equal(value, second["state"][key]), key
+    assert any(not torch.equal(value, start[key]) for key, value in first["state"].items())
+
+
+def one_rank(root, rank):
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)  # the heads differ until the ranks agree on the first's
+    one = scenes.task(root, "coco", net=backbone("resnet10-slim"))
+    objects = usable(detection("coco", "train", root), spared=False, masks=False)
+    net = detect.build(one, 3, quick(detect.COCO))
+    losses = detect.fine_tune(net, objects, quick(detect.COCO, batch=4), seed=0)
+    return {"losses": losses, "state": net.state_dict()}
+
+
+if __name__ == "__main__":
+    import torch.distributed as process
+
+    root, folder, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    process.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.save(one_rank(root, rank), folder / f"{rank}.pt")
+    process.destroy_process_group()

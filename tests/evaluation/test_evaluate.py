@@ -1,0 +1,176 @@
+"""`evaluate` as users call it: on runs and on what is none; scores that can be repeated; labels that do not leak."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import antipode
+from antipode.data.catalog import load
+from antipode.data.source import Memory
+from antipode.data.splits import Splits
+from antipode.engine.weights import tensors
+from antipode.evaluation import protocol
+from antipode.evaluation.features import extract
+from antipode.evaluation.score import Result
+from antipode.nets.backbone import backbone
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("evaluate") / "run"
+    return antipode.pretrain("digits.dcl", epochs=1, out=out, quiet=True)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_score_carries_all_that_it_takes_to_repeat_it(run):
+    first = antipode.evaluate(run, protocols=["knn", "knn20"])
+    again = antipode.evaluate(run, protocols=["knn20", "knn"])
+    assert first == again
+    score = json.loads((run.path / "scores.json").read_text())["knn"]
+    assert score == first["knn"].json()
+    assert {"value", "unit", "protocol", "settings", "data", "split", "n", "seed", "epoch", "more"} == set(score)
+    assert (score["data"], score["split"], score["n"], score["epoch"]) == ("digits", "test", 360, "last")
+    assert score["settings"] == {"k": 200, "tau": 0.07, "features": "backbone"} | score["settings"]
+
+
+def test_scores_on_other_data_do_not_replace_the_runs_own(run, monkeypatch):
+    own, plain = antipode.evaluate(run)["knn"], load
+    other = replace(plain("digits"), name="other", test=plain("digits").train)
+    monkeypatch.setattr("antipode.api.load", lambda name, *_: other if name == "other" else plain(name))
+    score = antipode.evaluate(run, data="other")["knn"]
+    assert antipode.Run(run.path).scores["knn"] == own.json()
+    assert antipode.Run(run.path).scores["knn@other"] == score.json()
+    assert (score.data, score.n) == ("other", len(other.test))
+
+
+def test_an_untrained_network_is_the_same_for_the_same_seed_and_another_for_another(tmp_path):
+    score = [
+        antipode.evaluate("random:resnet10-slim", data="digits", out=tmp_path / name, seed=seed)["knn"].value
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    assert score[0] == score[1] != score[2]
+    assert (tmp_path / "a" / "scores.json").exists()
+    assert not (tmp_path / "a" / "recipe.json").exists()  # it is no run, and nothing can go on with it
+
+
+@pytest.mark.parametrize("prefix", ["", "state_dict.module.encoder_q."])
+def test_a_file_of_the_runs_own_weights_scores_as_the_run(run, tmp_path, prefix):
+    state = {f"{prefix}{name}": value for name, value in tensors(run.backbone()).items()}
+    torch.save({"model": state}, tmp_path / "own.pth")
+    foreign = antipode.evaluate(f"file:{tmp_path}/own.pth@resnet10-slim", data="digits", out=tmp_path / "foreign")
+    assert foreign["knn"].value == antipode.evaluate(run)["knn"].value
+
+
+def test_weights_bring_their_own_stem(tmp_path):
+    """A network with ImageNet's stem, scored on small images, keeps it."""
+    net = backbone("resnet10-slim", stem="imagenet", channels=1)
+    torch.save(net.state_dict(), tmp_path / "large.pth")
+    antipode.evaluate(f"file:{tmp_path}/large.pth@resnet10-slim", data="digits", out=tmp_path / "large")
+
+
+def test_a_module_of_ones_own_takes_the_weights_of_its_run(tmp_path):
+    made = [nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()) for _ in range(2)]
+    run = antipode.pretrain("digits.simclr", backbone=made[0], epochs=1, out=tmp_path / "own", quiet=True)
+    score = antipode.evaluate(run, backbone=made[1])["knn"]
+    assert score.value > 10
+    with pytest.raises(ValueError, match="a module of one's own"):
+        antipode.evaluate(run)
+
+
+WRONG = {
+    "random:resnet10-slim": ({}, "say which to score on with --data"),
+    "random:resnet9": ({"data": "digits"}, "there is no backbone 'resnet9'"),
+    "file:weights.pth": ({"data": "digits"}, "file:PATH@NAME"),
+    "file:nowhere.pth@resnet18": ({"data": "digits"}, "there is no file"),
+    "torchvision:resnet10-slim": ({"data": "shapes"}, "torchvision has no ImageNet weights"),
+    "nowhere": ({}, "nowhere holds no finished run"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_evaluated_is_refused_in_a_sentence(name):
+    arguments, sentence = WRONG[name]
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence):
+        antipode.evaluate(name, **arguments)
+
+
+def test_a_run_keeps_its_scores_to_itself(run, tmp_path):
+    with pytest.raises(ValueError, match="belong into that run"):
+        antipode.evaluate(run, out=tmp_path)
+    with pytest.raises(ValueError, match="nothing to evaluate"):
+        antipode.evaluate(run, protocols=[])
+
+
+class Forbidden(Memory):
+    """Images whose labels must not be asked for, unless they were taken away."""
+
+    @property
+    def labels(self):
+        assert self.__dict__["kept"] is None, "somebody looked at the labels"
+
+    @labels.setter
+    def labels(self, value):
+        self.__dict__["kept"] = value
+
+
+def test_pretraining_never_sees_labels(tmp_path, monkeypatch):
+    """A source that fails when its labels are looked at trains to the same weights."""
+    images = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8)
+    weights = []
+    for kind in (Memory, Forbidden):
+        source = kind(images, torch.zeros(64).long())
+        splits = Splits("toy", source, source, None, 32)
+        monkeypatch.setattr("antipode.api.load", lambda *_, splits=splits: splits)
+        out = tmp_path / kind.__name__
+        values = {"train.epochs": 2, "train.batch": 32, "optim.network.warmup": 0}
+        run = antipode.pretrain("shapes.dcl", out=out, overrides=values, quiet=True)
+        weights.append(run.backbone().state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(*(state.values() for state in weights), strict=True))
+
+
+def test_every_protocol_of_the_contract_is_there():
+    names = (
+        "knn knn20 knn200 knn-head linear linear-simo linear-eqco-simclr linear-jcl linear-adco linear-simclr "
+        "linear-byol linear-simsiam linear-fast semi-1 semi-10 svm-voc07 lowshot-svm linear-places205 "
+        "linear-adco-places205 linear-inat18 detect-voc detect-coco segment-coco alignment-uniformity"
+    )
+    assert set(names.split()) <= set(antipode.list_protocols())
+    for name, one in protocol.PROTOCOLS.items():
+        assert re.fullmatch(r"\S.{10,110}", one.about), name
+
+
+def test_each_score_is_filed_before_the_next_protocol_starts(run, monkeypatch):
+    """A protocol of hours that fails takes nothing of the others with it."""
+
+    def fail(task):
+        raise RuntimeError("out of luck")
+
+    (run.path / "scores.json").unlink(missing_ok=True)
+    monkeypatch.setitem(protocol.PROTOCOLS, "fail", protocol.Protocol(fail, ""))
+    with pytest.raises(RuntimeError):
+        antipode.evaluate(run, protocols=["knn20", "fail"])
+    assert list(antipode.Run(run.path).scores) == ["knn20"]
+
+
+def test_images_that_are_seen_twice_are_embedded_once(run, monkeypatch):
+    calls = []
+    monkeypatch.setattr("antipode.evaluation.task.extract", lambda *a, **k: calls.append(1) or extract(*a, **k))
+    antipode.evaluate(run, protocols=["knn", "knn20", "knn200"])
+    assert len(calls) == 2
+
+
+def test_a_result_is_a_score_with_its_protocol(run, monkeypatch):
+    result = Result(12.0, "points", {"a": 1}, 7, {"b": 2.0}, "validation", "best")
+    monkeypatch.setitem(protocol.PROTOCOLS, "toy", protocol.Protocol(lambda task: result, ""))
+    score = antipode.evaluate(run, protocols=["toy"], seed=5)["toy"]
+    assert (score.value, score.unit, score.settings, score.n, score.more) == result[:5]
+    assert (score.split, score.epoch, score.seed) == ("validation", "best", 5)
+    assert score.line() == "toy: 12.00 points, b 2.00 (digits validation, n = 7)"

@@ -1,0 +1,290 @@
+"""Logistic regression: scikit-learn's minimum, a penalty that only train images choose, and what features may be."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from antipode.evaluation import logistic
+from antipode.evaluation.logistic import (
+    GRID,
+    Frame,
+    choose,
+    classify,
+    dealt,
+    fit,
+    linear_fast,
+    logits,
+    standard,
+    turned,
+)
+from antipode.evaluation.protocol import PROTOCOLS
+from antipode.types import Features
+from tests.evaluation.classes import bright, task
+from tests.evaluation.test_nearest import Broken, Weighed, labelled
+
+
+def digits(dtype=torch.float64):
+    """Pixels of 1,797 digits, 1,200 to train on; some pixels are always 0."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    parts = torch.from_numpy(x).to(dtype), torch.from_numpy(y)
+    return Features(*(part[:1200] for part in parts)), Features(*(part[1200:] for part in parts))
+
+
+def skewed(n, seed, d=40, classes=6, dtype=torch.float64):
+    """Correlated features of very different sizes, on which plain gradient steps crawl."""
+    fixed, own = torch.Generator().manual_seed(7), torch.Generator().manual_seed(seed)
+    centres, mix = torch.randn(classes, d, generator=fixed), torch.randn(d, d, generator=fixed)
+    y = torch.randint(classes, (n,), generator=own)
+    z = centres[y] + torch.randn(n, d, generator=own)
+    return Features(((z * torch.arange(1, d + 1) ** -1.5) @ mix * torch.logspace(-3, 3, d) + 5).to(dtype), y)
+
+
+DATA = {
+    "digits": digits,
+    "skewed": lambda dtype=torch.float64: (skewed(900, 1, dtype=dtype), skewed(600, 2, dtype=dtype)),
+}
+
+
+def scaled(train, test):
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(train.x.double())
+    return scaler.transform(train.x.double()), scaler.transform(test.x.double())
+
+
+def peer(x, y, penalty):
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=1 / (len(x) * penalty), tol=1e-8, max_iter=20000).fit(x, y)
+
+
+def ours(train, test, penalty):
+    """Logits of the test images at one penalty."""
+    frame = standard(train.x, "cpu")
+    classes = int(train.y.max()) + 1
+    start = torch.zeros(train.x.shape[1] + 1, classes, dtype=torch.float64)
+    theta = fit(turned(train.x, frame), train.y, [slice(0, len(train.x))], frame.spread, penalty, start)
+    return logits(turned(test.x, frame), theta)
+
+
+# The minimum
+
+
+@pytest.mark.parametrize("penalty", [0.1, 1e-3, 1e-5])
+@pytest.mark.parametrize("name", DATA)
+def test_it_is_scikit_learns_at_the_same_penalty(name, penalty):
+    train, test = DATA[name]()
+    x, probe = scaled(train, test)
+    model = peer(x, train.y.numpy(), penalty)
+    found = ours(train, test, penalty)
+    expected = torch.from_numpy(model.predict_proba(probe))
+    assert (found.softmax(1) - expected).abs().mean() < 1e-3
+    for dtype in (torch.float64, torch.float32):
+        few = [Features(part.x.to(dtype), part.y) for part in (train, test)]
+        right = 100 * (ours(*few, penalty).argmax(1) == test.y).double().mean().item()
+        assert abs(right - 100 * model.score(probe, test.y)) <= 0.1  # of 600 images: none
+
+
+def test_it_stops_where_nothing_is_left_to_gain():
+    """Half the squared scaled gradient bounds what is left: compare the loss with that of a far longer search."""
+    train, test = DATA["skewed"]()
+    x, _ = scaled(train, test)
+    model = peer(x, train.y.numpy(), 1e-4)
+
+    def loss(scores, weight):
+        return nn.functional.cross_entropy(scores, train.y) + 1e-4 / 2 * (weight**2).sum()
+
+    least = loss(torch.from_numpy(model.decision_function(x)), torch.from_numpy(model.coef_))
+    frame = standard(train.x, "cpu")
+    z = turned(train.x, frame)
+    theta = fit(z, train.y, [slice(0, len(z))], frame.spread, 1e-4, torch.zeros(41, 6, dtype=torch.float64))
+    assert least - 1e-9 < loss(logits(z, theta), theta[:-1]) < least + 1e-5
+
+
+def test_value_and_gradient_are_those_of_autograd():
+    x, y = torch.randn(50, 7, dtype=torch.float64), torch.randint(4, (50,))
+    theta = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
+    kept = torch.cat([torch.arange(3, 20), torch.arange(30, 44)])
+    expected = (
+        nn.functional.cross_entropy(x[kept] @ theta[:-1] + theta[-1], y[kept]) + 0.3 / 2 * (theta[:-1] ** 2).sum()
+    )
+    pieces = [slice(3, 9), slice(9, 20), slice(30, 44)]
+    value, gradient = logistic.objective(x, y, pieces, theta.detach(), 0.3)
+    assert torch.allclose(value, expected, rtol=1e-12)
+    assert torch.allclose(gradient, torch.autograd.grad(expected, theta)[0], rtol=1e-10, atol=1e-14)
+
+
+def test_pieces_and_start_change_nothing(monkeypatch):
+    train, test = DATA["skewed"]()
+    expected = ours(train, test, 1e-3)
+    monkeypatch.setattr(logistic, "PIECE", 40 * 37)
+    assert (ours(train, test, 1e-3) - expected).abs().max() < 1e-6
+    frame = standard(train.x, "cpu")
+    z, start = turned(train.x, frame), torch.randn(41, 6, dtype=torch.float64)
+    other = logits(turned(test.x, frame), fit(z, train.y, [slice(0, len(z))], frame.spread, 1e-3, start))
+    assert (other.softmax(1) - expected.softmax(1)).abs().mean() < 1e-3
+
+
+# Features
+
+
+def test_a_frame_is_standardised_and_turned():
+    x = skewed(300, 1).x
+    z = turned(x, standard(x, "cpu"))
+    covariance = z.T @ z / len(z)
+    assert z.mean(0).abs().max() < 1e-9
+    assert (covariance - covariance.diagonal().diag()).abs().max() < 1e-9
+    whole = (x - x.mean(0)) / x.std(0, correction=0)
+    assert torch.allclose(z.norm(dim=1), whole.norm(dim=1))  # a turn keeps lengths, and with them the penalty's meaning
+    assert torch.allclose(covariance.trace(), torch.tensor(40.0, dtype=torch.float64))
+
+
+def test_scales_and_shifts_of_features_change_nothing():
+    train, test = DATA["skewed"]()
+    scale, shift = torch.logspace(-4, 4, 40, dtype=torch.float64), torch.linspace(-9, 9, 40, dtype=torch.float64)
+    moved = [Features(part.x * scale + shift, part.y) for part in (train, test)]
+    assert torch.allclose(ours(*moved, 1e-3), ours(train, test, 1e-3), atol=1e-4)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.1, 1e6])
+def test_a_feature_that_does_not_vary_has_no_say(level):
+    train, test = (Features(part.x.float(), part.y) for part in DATA["skewed"]())
+    more = [Features(torch.cat([p.x, torch.full((len(p.x), 1), level)], 1), p.y) for p in (train, test)]
+    assert standard(more[0].x, "cpu").axes[-1].abs().max() <= 1  # not blown up
+    assert torch.equal(classify(*more, penalties=(1e-2,)).ranks, classify(train, test, penalties=(1e-2,)).ranks)
+
+
+def test_classes_without_train_images_are_always_wrong_and_do_no_harm():
+    train, test = DATA["skewed"]()
+    keep, names = train.y != 2, torch.tensor([0, 3, 5, 6, 9, 12])
+    few = Features(train.x[keep], names[train.y[keep]])
+    found = classify(few, Features(test.x, names[test.y]), penalties=(1e-3,))
+    assert (found.ranks[test.y == 2] == 5).all() and (found.ranks[test.y != 2] < 5).all()
+    assert (found.ranks[test.y != 2] == 0).double().mean() > 0.6
+    beyond = classify(few, Features(test.x, torch.full_like(test.y, 99)), penalties=(1e-3,))
+    assert (beyond.ranks == 5).all()
+
+
+# The penalty
+
+
+def test_folds_are_a_partition_with_the_classes_dealt_out_evenly():
+    y = torch.cat([torch.zeros(31), torch.ones(7), torch.full((62,), 2)]).long()
+    order, folds = dealt(y, seed=3)
+    assert sorted(order.tolist()) == list(range(100))
+    assert [(fold.start, fold.stop) for fold in folds] == [(0, 34), (34, 67), (67, 100)]
+    counts = torch.stack([torch.bincount(y[order[fold]], minlength=3) for fold in folds])
+    assert (counts.amax(0) - counts.amin(0) <= 1).all()
+    assert not torch.equal(order, dealt(y, seed=4)[0])
+
+
+def test_the_penalty_is_that_of_a_naive_search():
+    train, _ = DATA["skewed"]()
+    order, folds = dealt(train.y, 0)
+    penalties = (1.0, 0.03, 1e-3)
+    frame = standard(train.x, "cpu")
+    best, percents, _ = choose(turned(train.x[order], frame), train.y[order], folds, frame.spread, penalties, 6)
+    x, _ = scaled(train, train)
+    right = []
+    for penalty in penalties:
+        hits = 0
+        for fold in folds:
+            held = order[fold].numpy()
+            others = np.setdiff1d(np.arange(len(x)), held)
+            hits += int(
+                (peer(x[others], train.y.numpy()[others], penalty).predict(x[held]) == train.y.numpy()[held]).sum()
+            )
+        right.append(100 * hits / len(x))
+    assert percents == pytest.approx(right, abs=100 * 2 / len(x))
+    assert best == penalties[int(np.argmax(percents))]
+
+
+def test_of_equal_penalties_the_strongest_is_taken():
+    train, _ = DATA["skewed"]()
+    easy = Features(torch.nn.functional.one_hot(train.y, 6).double(), train.y)
+    found = classify(easy, easy, penalties=(0.1, 1e-3, 1e-5))
+    assert found.held_out == [100.0] * 3 and found.penalty == 0.1
+
+
+def test_test_images_choose_nothing():
+    train, test = DATA["skewed"]()
+    found = classify(train, test, penalties=GRID[:9:2])
+    for other in (Features(test.x, test.y.flip(0)), Features(torch.randn_like(test.x), test.y)):
+        again = classify(train, other, penalties=GRID[:9:2])
+        assert (again.penalty, again.held_out) == (found.penalty, found.held_out)
+        assert not torch.equal(again.ranks, found.ranks)
+
+
+def test_the_same_seed_gives_the_same_result():
+    train, test = DATA["skewed"](dtype=torch.float32)
+    one, two, other = (classify(train, test, seed=seed, penalties=(0.1, 1e-3)) for seed in (0, 0, 1))
+    assert one.held_out == two.held_out and torch.equal(one.ranks, two.ranks)
+    assert one.held_out != other.held_out
+
+
+# The protocol
+
+
+def test_the_protocol_says_what_it_did():
+    here = task(bright(train=120, test=60, classes=6, spread=150), Weighed())
+    found = PROTOCOLS["linear-fast"].run(here)
+    plain = classify(here.features("train"), here.features("test"))
+    assert found.value == 100 * (plain.ranks == 0).double().mean().item() > 40
+    assert (
+        found.more["top5"] == 100 * (plain.ranks < 5).double().mean().item() > found.value
+        and found.n == 60
+        and found.unit == "% top-1"
+    )
+    assert found.settings["penalty"] == plain.penalty and found.settings["penalties"] == list(GRID)
+    assert found.settings["folds"] == 3 and "deviation 1" in found.settings["features"]
+    assert list(found.more["held-out top1"].values()) == plain.held_out
+
+
+WRONG = {
+    "several classes per image": (lambda: task(labelled(nn.functional.one_hot), Weighed()), "one class per image"),
+    "no labels": (lambda: task(labelled(lambda y: None), Weighed()), "no labels"),
+    "one class": (lambda: task(labelled(torch.zeros_like), Weighed()), "one class only"),
+    "two images": (lambda: task(bright(train=2), Weighed()), "3 folds .* bright has 2"),
+    "no test images": (lambda: task(replace(bright(), test=None), Weighed()), "no test split"),
+    "no numbers": (lambda: task(bright(), Broken()), "not numbers"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_is_a_sentence(case):
+    make, words = WRONG[case]
+    with pytest.raises(ValueError, match=words) as error:
+        linear_fast(make())
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("side", [0, 1])
+def test_features_that_are_no_numbers_are_refused(side, value):
+    parts = [Features(part.x.clone(), part.y) for part in DATA["skewed"]()]
+    parts[side].x[4, 2] = value
+    with pytest.raises(ValueError, match="infinite or not a number"):
+        classify(*parts, penalties=(0.1,))
+
+
+def test_three_images_are_enough():
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 1])
+    assert classify(Features(x, y), Features(x, y)).ranks.shape == (3,)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_gpu_equals_cpu():
+    train, test = DATA["skewed"](dtype=torch.float32)
+    one, two = (classify(train, test, device=device, penalties=(0.1, 1e-2, 1e-3)) for device in ("cpu", "cuda"))
+    assert one.penalty == two.penalty and ((one.ranks == 0) == (two.ranks == 0)).double().mean() > 0.998
+
+
+def test_a_frame_moves_features_to_its_own_type():
+    frame = Frame(torch.zeros(2), torch.eye(2), torch.ones(2))
+    assert frame(torch.ones(3, 2, dtype=torch.float64)).dtype == torch.float32

@@ -1,0 +1,216 @@
+"""kNN: scikit-learn's votes, pieces that change nothing, memory that does not grow with the bank, and refusals."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from antipode import functional
+from antipode.data.source import Memory
+from antipode.evaluation.nearest import accuracy
+from antipode.evaluation.protocol import PROTOCOLS
+from antipode.functional import knn
+from antipode.types import Features
+from tests.evaluation.classes import Levels, bright, task
+
+
+def clouds(n, d=12, classes=5, seed=0, dtype=torch.float64):
+    """Overlapping clouds of features (N,D) and their classes (N,)."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, d, generator=torch.Generator().manual_seed(99), dtype=dtype)
+    y = torch.randint(classes, (n,), generator=generator)
+    return Features(centres[y] + 1.5 * torch.randn(n, d, generator=generator, dtype=dtype), y)
+
+
+class Weighed(Levels):
+    """Features with a parameter, by which the device is known."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(24))
+
+    def forward(self, x):
+        return super().forward(x) * self.weight
+
+
+def here(*given, **keys):
+    return task(*given, **{"backbone": Weighed()} | keys)
+
+
+# Votes
+
+
+@pytest.mark.parametrize("tau", [None, 0.07, 0.5])
+@pytest.mark.parametrize("k", [1, 7, 200])
+def test_votes_are_those_of_scikit_learn(k, tau):
+    from sklearn.neighbors import KNeighborsClassifier
+
+    train, test = clouds(500), clouds(90, seed=1)
+    weights = "uniform" if tau is None else lambda distance: np.exp((1 - distance) / tau)
+    peer = KNeighborsClassifier(k, algorithm="brute", metric="cosine", weights=weights).fit(train.x, train.y)
+    votes = knn(train.x, train.y, test.x, k=k, tau=tau)
+    shares = torch.from_numpy(peer.predict_proba(test.x))
+    if tau is None:
+        assert torch.equal(votes, (k * shares).round())
+    assert torch.allclose(votes / votes.sum(1, keepdim=True), shares, rtol=1e-9, atol=1e-14)
+    assert torch.equal(votes.argmax(1), torch.from_numpy(peer.predict(test.x)))
+    right = 100 * peer.score(test.x, test.y)
+    assert accuracy(train, test, k=k, tau=tau, classes=5) == pytest.approx(right, abs=1e-9)
+
+
+@pytest.mark.parametrize("piece", [1, 13, 40, 400])
+def test_pieces_change_nothing(monkeypatch, piece):
+    train, test = clouds(60), clouds(11, seed=1)
+    whole = {tau: knn(train.x, train.y, test.x, k=17, tau=tau) for tau in (None, 0.07)}
+    monkeypatch.setattr(functional, "PIECE", piece)  # as few as one train image and one query at a time
+    assert torch.equal(knn(train.x, train.y, test.x, k=17, tau=None), whole[None])
+    assert torch.allclose(knn(train.x, train.y, test.x, k=17), whole[0.07], rtol=1e-12)
+
+
+def test_all_train_images_may_vote():
+    train, test = clouds(60), clouds(5, seed=1)
+    counts = torch.bincount(train.y, minlength=5).double()
+    assert torch.equal(knn(train.x, train.y, test.x, k=60, tau=None), counts.expand(5, -1))
+
+
+def test_lengths_do_not_matter():
+    train, test = clouds(200), clouds(30, seed=1)
+    lengths = torch.logspace(-20, 20, 200, dtype=torch.float64)[:, None]
+    expected = knn(train.x, train.y, test.x, k=20)
+    assert torch.allclose(knn(train.x * lengths, train.y, test.x * 1e-3, k=20), expected, rtol=1e-9)
+
+
+def test_a_bank_in_half_precision_votes_like_its_float32_copy():
+    train, test = clouds(200, dtype=torch.float32), clouds(30, seed=1, dtype=torch.float32)
+    half = train.x.half()
+    assert torch.equal(knn(half, train.y, test.x, k=20), knn(half.float(), train.y, test.x, k=20))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("side", ["train", "test"])
+def test_features_that_are_no_numbers_are_refused(monkeypatch, side, value):
+    monkeypatch.setattr(functional, "PIECE", 100)  # so that later pieces could push them out of sight
+    train, test = clouds(200), clouds(30, seed=1)
+    (train if side == "train" else test).x[5, 3] = value
+    with pytest.raises(ValueError, match="infinite or not a number"):
+        knn(train.x, train.y, test.x, k=3)
+
+
+MEASURE = """
+import resource, torch
+from antipode import functional
+functional.PIECE = 1 << 18  # the pieces of a bank 64 times as large
+torch.set_num_threads(1)
+bank, y = torch.empty(60000, 512).normal_(), torch.arange(60000) % 10
+test = torch.randn(100, 512)
+functional.knn(bank[:2000], y[:2000], test, k=200)  # what the first call loads
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+functional.knn(bank, y, test, k=200)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / (bank.nbytes / 1024))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss is Linux's")
+def test_the_bank_is_never_copied():
+    """1.28 M x 2048 in float32 are 10.5 GB: with one copy they would not fit into 16 GiB."""
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.25  # of the bank's size
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_bank_on_the_host_serves_queries_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(functional, "PIECE", 1000)
+    train, test = clouds(300), clouds(40, seed=1)
+    votes = knn(train.x, train.y, test.x.cuda(), k=30)
+    assert votes.is_cuda and torch.allclose(votes.cpu(), knn(train.x, train.y, test.x, k=30), rtol=1e-9)
+
+
+# Protocols
+
+
+def naive(train, test, k, tau):
+    """Percent right, image by image."""
+    right = 0
+    for x, y in zip(test.x, test.y, strict=True):
+        cosine = nn.functional.cosine_similarity(train.x, x[None])
+        votes = torch.zeros(10, dtype=torch.float64)
+        for j in cosine.argsort(descending=True)[:k]:
+            votes[train.y[j]] += 1 if tau is None else (cosine[j].double() / tau).exp()
+        right += int(votes.argmax() == y)
+    return 100 * right / len(test.x)
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "tau"), [("knn", 200, 0.07), ("knn20", 20, None), ("knn200", 200, None), ("knn-head", 200, 0.07)]
+)
+def test_protocols_are_the_naive_vote(name, k, tau):
+    head = nn.Linear(24, 3)
+    one = here(bright(train=400, test=50, spread=90), head=head.eval().requires_grad_(False))
+    of = "head" if name == "knn-head" else "backbone"
+    found = PROTOCOLS[name].run(one)
+    assert found.value == pytest.approx(naive(one.features("train", of), one.features("test", of), k, tau))
+    assert found.value < 100 and found.n == 50 and found.unit == "% top-1"
+    assert found.settings["k"] == k and found.settings["tau"] == tau and found.settings["features"] == of
+
+
+def labelled(labels):
+    splits = bright(train=30, test=20)
+    train, test = (replace(part, labels=labels(part.labels)) for part in (splits.train, splits.test))
+    return replace(splits, train=train, test=test)
+
+
+class Broken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(float("nan")))
+
+    def forward(self, x):
+        return x.flatten(1) * self.w
+
+
+WRONG = {
+    "fewer train images than k": ("knn", lambda: here(bright(train=30)), "200 nearest .* bright has 30"),
+    "several classes per image": (
+        "knn20",
+        lambda: here(labelled(nn.functional.one_hot)),
+        "one class per image, and those of bright have several",
+    ),
+    "no labels": ("knn20", lambda: here(labelled(lambda y: None)), "no labels"),
+    "one class": ("knn20", lambda: here(labelled(torch.zeros_like)), "one class only"),
+    "no test images": ("knn20", lambda: here(replace(bright(), test=None)), "no test split"),
+    "no head": ("knn-head", lambda: here(bright(train=240)), "no head"),
+    "no numbers": ("knn20", lambda: here(backbone=Broken()), "not numbers"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_is_a_sentence(case):
+    name, make, words = WRONG[case]
+    with pytest.raises(ValueError, match=words) as error:
+        PROTOCOLS[name].run(make())
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_wrong_is_said_before_features_are_made():
+    class Costly(Levels):
+        def forward(self, x):
+            raise AssertionError("features were made")
+
+    for case in ("fewer train images than k", "several classes per image"):
+        name, make, words = WRONG[case]
+        one = make()
+        one.backbone = Costly()
+        with pytest.raises(ValueError, match=words):
+            PROTOCOLS[name].run(one)
+
+
+def test_sources_may_lack_the_last_class():
+    """A class by name only, without an image, has no votes and changes nothing."""
+    splits = bright(train=60)
+    named = replace(splits, train=Memory(splits.train.images, splits.train.labels, [str(i) for i in range(9)]))
+    assert PROTOCOLS["knn20"].run(here(named)).value == PROTOCOLS["knn20"].run(here(splits)).value

@@ -1,0 +1,302 @@
+"""The page in a real browser. Needs Chromium on the PATH, or its place in ANTIPODE_CHROMIUM, and playwright.
+
+Screenshots are left in `artefacts/`, which git ignores.
+"""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+import antipode
+from antipode.engine.recipe import Recipe
+from tests.reporting.runs import photographs, rows, run, score
+
+ARTEFACTS = Path(__file__).parents[2] / "artefacts"
+CHROMIUM = os.environ.get("ANTIPODE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (the extra `dev` has it)")
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH or in ANTIPODE_CHROMIUM"),
+    pytest.mark.xdist_group("browser"),
+]
+SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+MARKUP = "<img src=x onerror=alert(1)><b>bold"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+class Tab:
+    """A page that was opened, with all it complained about and all it asked for."""
+
+    def __init__(self, browser, file, size="wide", scheme="light"):
+        self.page = browser.new_page(viewport=SIZES[size], color_scheme=scheme)
+        self.complaints, self.requests = [], []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        begun = time.perf_counter()
+        self.page.goto(Path(file).as_uri())
+        self.page.wait_for_selector("html[data-ready]", state="attached", timeout=30_000)
+        self.seconds = time.perf_counter() - begun
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.page.close()
+
+    def sound(self):
+        """No complaint, nothing asked of anybody, nothing that is wider than the screen, no broken picture."""
+        assert self.complaints == []
+        assert [url for url in self.requests if not url.startswith(("file:", "data:"))] == []
+        wide, screen = self.page.evaluate(
+            "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
+        assert wide == screen
+        broken = "[...document.images].filter((one) => !one.complete || one.naturalWidth === 0).map((one) => one.alt)"
+        assert self.page.evaluate(broken) == []
+
+    def keep(self, name):
+        ARTEFACTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
+
+    def tip(self):
+        return self.page.inner_text("#tip") if self.page.is_visible("#tip") else ""
+
+    def point(self, selector, x=0.5, y=0.5):
+        """Move the pointer to a place inside an element, given as shares of its sides."""
+        self.page.locator(selector).first.scroll_into_view_if_needed()
+        box = self.page.locator(selector).first.bounding_box()
+        self.page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """Two settings, one of two seeds; none is trained, one has a name that is markup."""
+    folder = tmp_path_factory.mktemp("several")
+    paths = [run(folder / f"dcl{s}", seed=s, trained=False, scores={"knn": score(60.0 + s)}) for s in (0, 1)]
+    paths.append(run(folder / MARKUP, method="simclr", trained=False, scores={"knn": score(40.0)}))
+    return antipode.report(paths, out=folder / "page.html")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_run_is_shown_whole_on_any_screen(browser, whole, size, scheme):
+    with Tab(browser, whole[1], size, scheme) as tab:
+        tab.sound()
+        tab.keep(f"run-{size}-{scheme}")
+        assert tab.page.locator("#neighbours img").count() == 8 * 9
+        assert tab.page.locator("#views img").count() == 6 * 9
+        assert tab.page.locator("#map canvas").count() == 1 and tab.page.locator("#map img").count() == 1
+        for part in ("scores", "training", "similarities", "spectrum", "analyses", "method", "recipe", "repeat"):
+            assert tab.page.is_visible(f"#{part} h2"), part
+        assert tab.page.locator(".absent").count() == 0
+        dark = tab.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 20, 23)"
+        assert dark == (scheme == "dark")
+
+
+def test_the_switch_turns_light_to_dark_and_back(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        paper = "getComputedStyle(document.body).backgroundColor"
+        light = tab.page.evaluate(paper)
+        tab.page.click("#theme")
+        assert tab.page.evaluate(paper) != light
+        tab.page.click("#theme")
+        assert tab.page.evaluate(paper) == light
+        tab.sound()
+
+
+def test_pointing_at_a_curve_reads_it(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        assert tab.tip() == ""
+        tab.point("#training .chart", 0.0)
+        first = tab.tip()
+        assert first.startswith("step 0") and "digits run" in first and "5" in first  # the loss begins at five
+        tab.point("#training .chart", 0.98)
+        assert tab.tip().startswith("step 39")
+        tab.page.mouse.move(2, 2)
+        assert tab.tip() == ""
+
+
+def test_a_curve_can_be_read_with_the_keyboard(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        tab.page.focus("#training .chart")
+        tab.page.keyboard.press("ArrowRight")
+        assert tab.tip().startswith("step 1")
+
+
+def test_another_metric_axis_or_scale_changes_the_curve(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        line = "document.querySelector('#training .line').getAttribute('d')"
+        assert tab.page.inner_text("#metric") == "Loss"
+        seen = {tab.page.evaluate(line)}
+        tab.page.check("#training input >> nth=0")  # log
+        seen.add(tab.page.evaluate(line))
+        tab.page.check("#training input >> nth=1")  # smooth
+        seen.add(tab.page.evaluate(line))
+        tab.page.click("[data-metric=uniformity]")
+        seen.add(tab.page.evaluate(line))
+        assert len(seen) == 4 and tab.page.inner_text("#metric") == "Uniformity"
+        tab.page.click("#training .choice >> text=epochs")
+        tab.point("#training .chart", 0.5)
+        assert tab.tip().startswith("epoch")
+        tab.sound()
+
+
+def test_the_map_shows_the_image_under_the_pointer_and_other_layouts(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        picture = "document.querySelector('#map canvas').toDataURL()"
+        map_of = tab.page.evaluate("JSON.parse(document.getElementById('data').textContent).runs[0].pictures.map")
+        tab.page.locator("#map canvas").scroll_into_view_if_needed()
+        box = tab.page.locator("#map canvas").bounding_box()
+        x, y = map_of["layouts"]["t-SNE"][:2]
+        tab.page.mouse.move(
+            box["x"] + 14 + x / 1000 * (box["width"] - 28), box["y"] + 14 + (1 - y / 1000) * (box["height"] - 28)
+        )
+        assert tab.page.locator("#tip canvas").count() == 1 and tab.tip() in map_of["names"]
+        seen = {tab.page.evaluate(picture)}
+        for press in ("text=PCA", "text=pictures"):
+            tab.page.click(f"#map .choice >> {press}")
+            seen.add(tab.page.evaluate(picture))
+        tab.page.locator("#map .legend button").first.click()
+        tab.page.mouse.move(2, 2)
+        seen.add(tab.page.evaluate(picture))
+        assert len(seen) == 4
+        tab.sound()
+
+
+def test_neighbours_and_histograms_answer_the_pointer(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        tab.point("#neighbours .frame")
+        assert "cosine" in tab.tip() and tab.tip().startswith(("right: ", "wrong: "))
+        tab.point("#similarities .chart", 0.9)
+        assert "one image" in tab.tip() and "%" in tab.tip()
+        before = tab.page.inner_text("#recipe")
+        tab.page.click("#recipe summary")
+        assert len(tab.page.inner_text("#recipe")) > len(before) and "method.tau" in before and "0.7" in before
+
+
+def test_an_analysis_is_drawn_without_being_known(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        article = tab.page.locator("[data-what=npc]")
+        assert article.locator(".line").count() == 2 and article.locator(".steps").count() == 1
+        text = article.inner_text()
+        assert "0.25" in text and "a note <b>of markup</b>" in text and "images 512" in text
+        assert "left out: it has no bank" in tab.page.inner_text("[data-what=bank]")
+
+
+def test_the_recipe_that_is_saved_is_the_run_s_own(browser, whole, tmp_path):
+    with Tab(browser, whole[1]) as tab:
+        with tab.page.expect_download() as saved:
+            tab.page.click("#save")
+        saved.value.save_as(tmp_path / "recipe.json")
+    assert Recipe.read(tmp_path / "recipe.json") == Recipe.read(whole[0] / "recipe.json")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_comparison_filters_its_runs(browser, several, size):
+    with Tab(browser, several, size) as tab:
+        tab.sound()
+        tab.keep(f"several-{size}")
+        lines, dots = tab.page.locator("#training .line"), tab.page.locator("#scores .dot")
+        assert (lines.count(), dots.count(), tab.page.locator(".runs tbody tr").count()) == (3, 3, 3)
+        tab.page.fill("#filter", "dcl seed=1")
+        assert (lines.count(), dots.count(), tab.page.locator(".runs tbody tr").count()) == (1, 1, 1)
+        assert lines.first.get_attribute("data-name") == "dcl1" and "1 of 3 runs" in tab.page.inner_text("#runs")
+        tab.page.fill("#filter", "")
+        tab.page.uncheck(".runs tbody tr:nth-child(2) input")
+        assert lines.count() == 2
+        tab.page.click("#runs >> text=none")
+        assert (lines.count(), dots.count()) == (0, 0)
+        tab.page.click("#runs >> text=all")
+        assert (lines.count(), dots.count()) == (3, 3)
+        tab.sound()
+
+
+def test_a_comparison_shows_means_over_seeds(browser, several):
+    with Tab(browser, several) as tab:
+        row = tab.page.locator("#scores .dotrow").first.text_content()
+        assert "dcl" in row and "60.5 ± 0.7" in row and "n = 2" in row
+        tab.page.click("#training .choice >> text=mean of seeds")
+        assert tab.page.locator("#training .line").count() == 2 and tab.page.locator("#training .band").count() == 1
+        tab.page.click(".runs th >> text=knn")
+        assert tab.page.inner_text(".runs tbody tr:first-child td:first-child").strip() == MARKUP
+        tab.point("#scores .dotrow")
+        assert "dcl0" in tab.tip() and "60.0" in tab.tip()
+
+
+def test_a_name_that_is_markup_stays_text(browser, several):
+    with Tab(browser, several) as tab:
+        for select in tab.page.locator("select.focus").all():
+            select.select_option(label=MARKUP)
+        assert tab.page.locator("img[src=x]").count() == 0
+        assert MARKUP in tab.page.inner_text(".runs")
+        tab.point("#training .chart", 0.9, 0.5)
+        assert MARKUP in tab.tip()
+        tab.sound()
+
+
+def test_another_run_comes_into_focus_everywhere(browser, several):
+    with Tab(browser, several) as tab:
+        tab.page.locator("#recipe select").select_option(label="dcl1")
+        assert {one.input_value() for one in tab.page.locator("select.focus").all()} == {"1"}
+        assert "train.seed" in tab.page.inner_text("#recipe")
+
+
+def test_pages_of_runs_with_gaps_are_sound(browser, tmp_path):
+    photos = photographs(tmp_path / "photos")
+    plain = run(tmp_path / "plain", data=f"folder:{photos}", channels=3)
+    half = run(tmp_path / "half", trained=False, log=rows(20, knn=False))
+    empty = run(tmp_path / "empty", trained=False, log=[])
+    for path in (plain, half, empty):
+        with Tab(browser, antipode.report([path]), "phone") as tab:
+            tab.sound()
+            tab.keep(f"{path.name}-phone")
+            assert ("has not ended" in tab.page.inner_text("#notes")) == (path != plain)
+            assert ("no labels" in tab.page.inner_text("#neighbours")) == (path == plain)
+
+
+@pytest.fixture(scope="module")
+def two_hundred(tmp_path_factory):
+    """Ten settings of each of four methods, five seeds of each, a thousand lines of log."""
+    folder = tmp_path_factory.mktemp("many")
+    log = "".join(json.dumps(row) + "\n" for row in rows(1000))
+    for method in ("dcl", "simclr", "byol", "mocov2"):
+        first = run(folder / method, method=method, trained=False, log=[])
+        content = json.loads((first / "recipe.json").read_text())
+        for at in range(50):
+            path = folder / f"{method} {at}"
+            path.mkdir()
+            content["train"]["seed"], content["optim"]["network"]["lr"] = at % 5, 0.1 + at // 5
+            (path / "recipe.json").write_text(json.dumps(content))
+            (path / "metrics.jsonl").write_text(log)
+            (path / "scores.json").write_text(json.dumps({"knn": score(40.0 + at / 10)}))
+        shutil.rmtree(first)
+    return antipode.report(sorted(folder.iterdir()), out=folder / "page.html")
+
+
+def test_two_hundred_runs_stay_small_and_open_at_once(browser, two_hundred):
+    assert two_hundred.stat().st_size < 30e6
+    seconds = []
+    for _ in range(3):  # the quickest counts: the machine may have other things to do
+        with Tab(browser, two_hundred) as tab:
+            seconds.append(tab.seconds)
+            tab.sound()
+            lines = tab.page.evaluate(
+                "[...document.querySelectorAll('#training .line')].map((x) => x.getAttribute('d'))"
+            )
+            assert len(lines) == 200 and max(line.count("L") for line in lines) < 300
+            tab.page.fill("#filter", "method.name=simclr")
+            assert tab.page.locator("#training .line").count() == 50
+    assert min(seconds) < 3, seconds

@@ -1,0 +1,231 @@
+"""The page as a file: what is in it, that nothing of a run becomes markup, and that it is always written."""
+
+import base64
+import hashlib
+import html.parser
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import antipode
+from antipode.reporting import page
+from antipode.reporting.page import document, embedded
+from tests.reporting.runs import photographs, rows, run, score
+
+EVIL = "</script><script>alert(1)</script><b>&\u2028<!--"
+
+
+class Tags(html.parser.HTMLParser):
+    """The elements of a page, its text outside scripts, and the content of its scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.scripts, self.words, self.inside = [], [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self.inside = tag if tag in ("script", "style") else None
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self.inside = None
+
+    def handle_data(self, text):
+        if self.inside == "script":
+            self.scripts[-1] += text
+        elif self.inside is None:
+            self.words.append(text)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+    @property
+    def data(self):
+        return json.loads(self.scripts[0])
+
+
+def written(paths, out):
+    return Tags(antipode.report(paths, out=out).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def shown(whole):
+    return Tags(whole[1].read_text(encoding="utf-8"))
+
+
+def test_the_page_has_every_picture_of_a_whole_run(shown):
+    content = shown.data["runs"][0]
+    assert content["absent"] == {}
+    assert set(content["pictures"]) == {"views", "neighbours", "map", "similarity", "spectrum"}
+    assert len(content["pictures"]["views"]["rows"]) == 6
+    assert [len(row["near"]) for row in content["pictures"]["neighbours"]["rows"]] == [8] * 8
+    assert list(content["pictures"]["map"]["layouts"]) == ["t-SNE", "PCA"]
+
+
+def test_the_head_says_what_it_is_without_a_script(shown):
+    text = shown.text
+    assert "digits run" in text and "dcl taught resnet10-slim on" in text and "without a label" in text
+    assert "70.0 %" in text and "linear top-1 on digits test, 1,000 images" in text and "no spread" in text
+
+
+def test_nothing_is_fetched_and_no_other_script_would_run(shown):
+    for tag, attributes in shown.elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        for name in ("src", "href", "action", "srcset"):
+            assert attributes.get(name, "#").startswith(("#", "data:"))
+    policy = next(a["content"] for t, a in shown.elements if t == "meta" and a.get("http-equiv"))
+    digest = base64.b64encode(hashlib.sha256(shown.scripts[1].encode()).digest()).decode()
+    assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|https?:(?!//www.w3.org)", shown.scripts[1]
+    )
+
+
+def test_a_page_is_the_same_again(whole, tmp_path):
+    assert antipode.report([whole[0]], out=tmp_path / "again.html").read_bytes() == whole[1].read_bytes()
+
+
+def test_names_that_are_markup_stay_text(tmp_path):
+    name = "<img src=x onerror=alert(1)> & <b>bold"
+    evil = score(1.0, protocol=EVIL) | {"data": EVIL, "unit": f"% {EVIL}", "settings": {EVIL: EVIL}}
+    path = run(
+        tmp_path / name, trained=False, scores={EVIL: evil}, log=[{"step": 0, "epoch": 0, "loss": 1.0, EVIL: 2.0}]
+    )
+    content = json.loads((path / "recipe.json").read_text())
+    content["sources"]["method.tau"] = EVIL
+    (path / "recipe.json").write_text(json.dumps(content))
+    (path / "analysis.json").write_text(json.dumps({EVIL: {"values": {EVIL: 1}, "notes": [EVIL]}}))
+    (path / "env.json").write_text(json.dumps({EVIL: EVIL, "command": [EVIL]}))
+    for paths in ([path], [path, run(tmp_path / "other", trained=False)]):
+        page = written(paths, tmp_path / "page.html")
+        assert not {tag for tag, _ in page.elements} & {"img", "i"} and len(page.scripts) == 2
+        assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+        shown = page.data["runs"][0]
+        assert shown["name"] == name and shown["env"] == [[EVIL, EVIL]]
+        assert EVIL in shown["curves"]["y"] and EVIL in shown["analysis"]
+    assert name in written([path], tmp_path / "page.html").text
+
+
+@pytest.mark.parametrize("text", [EVIL, "<!--<script>", "]]>", "&lt;", "\u2028\u2029", "\ud800"])
+def test_embedded_data_are_the_data_and_never_end_their_element(text):
+    found = embedded({text: [text, float("nan"), float("inf"), None]})
+    assert not set("<>&") & set(found) and found.isascii()
+    assert json.loads(found) == {text: [text, None, None, None]}
+
+
+def test_a_mark_in_a_name_is_not_filled_in():
+    made = document("<!--DATA-->", "hero", "notes", {"x": "<!--SCRIPT-->"})
+    assert made.count('{"x":') == 1 and "&lt;!--DATA--&gt;" in made
+
+
+# ---- what is missing is said
+
+
+def test_a_run_without_its_data_says_so_and_keeps_the_rest(tmp_path):
+    path = run(
+        tmp_path / "gone", data=f"folder:{photographs(tmp_path / 'photos')}", channels=3, scores={"knn": score(5.0)}
+    )
+    (tmp_path / "photos").rename(tmp_path / "elsewhere")
+    page = written([path], tmp_path / "page.html")
+    shown = page.data["runs"][0]
+    assert shown["pictures"] == {} and "photos" in shown["absent"]["map"]
+    assert "No pictures: " in page.text and "photos" in page.text
+    assert shown["curves"]["y"]["loss"] and "5.0 %" in page.text
+
+
+def test_a_run_without_labels_has_neighbours_without_a_verdict_and_a_map_without_classes(tmp_path):
+    path = run(tmp_path / "plain", data=f"folder:{photographs(tmp_path / 'photos')}", channels=3)
+    shown = written([path], tmp_path / "page.html").data["runs"][0]
+    assert shown["absent"] == {}
+    found = shown["pictures"]["neighbours"]
+    assert found["right"] is None and {one["right"] for row in found["rows"] for one in row["near"]} == {None}
+    assert shown["pictures"]["map"]["colour"] is None and shown["pictures"]["map"]["classes"] == []
+
+
+def test_a_run_that_has_not_ended_says_so_and_shows_its_views(tmp_path):
+    path = run(tmp_path / "half", trained=False, log=rows(20))
+    page = written([path], tmp_path / "page.html")
+    shown = page.data["runs"][0]
+    assert "The run has not ended: 1 of 4 epochs" in page.text and "no backbone yet" in page.text
+    assert list(shown["pictures"]) == ["views"] and "no backbone" in shown["absent"]["map"]
+    assert shown["status"] == "epoch 1 of 4"
+
+
+def test_a_run_of_a_data_set_of_ones_own_says_why_there_are_no_pictures(tmp_path):
+    path = run(tmp_path / "own", data="python:Photographs", trained=False)
+    assert "handed over in Python" in written([path], tmp_path / "page.html").data["runs"][0]["absent"]["views"]
+
+
+def test_skipped_images_are_a_warning(tmp_path):
+    photographs(tmp_path / "photos")
+    (tmp_path / "photos" / "broken.png").write_bytes(b"no image")
+    path = run(tmp_path / "r", data=f"folder:{tmp_path / 'photos'}", channels=3, trained=False)
+    with pytest.warns(UserWarning, match="broken"):
+        text = written([path], tmp_path / "page.html").text
+    assert "1 image could not be used: broken.png" in text
+
+
+def test_features_that_are_not_numbers_are_a_reason_not_a_crash(tmp_path):
+    path = run(tmp_path / "nan")
+    weights = load_file(path / "backbone.safetensors")
+    save_file(
+        {name: value + torch.nan if value.is_floating_point() else value for name, value in weights.items()},
+        path / "backbone.safetensors",
+    )
+    shown = written([path], tmp_path / "page.html").data["runs"][0]
+    assert list(shown["pictures"]) == ["views"] and "not numbers" in shown["absent"]["map"]
+
+
+def test_an_empty_folder_of_scores_is_a_network_that_no_run_made(tmp_path):
+    (tmp_path / "random").mkdir()
+    (tmp_path / "random" / "scores.json").write_text(json.dumps({"knn": score(9.0)}))
+    page = written([tmp_path / "random", run(tmp_path / "r", trained=False)], tmp_path / "page.html")
+    assert "1 network that no run here has trained" in page.text and "There is no recipe.json" in page.text
+    assert page.data["runs"][0]["scores"] == {"0": 9.0}
+
+
+# ---- many runs
+
+
+def test_a_comparison_has_the_mean_and_spread_of_the_best_setting_on_top(tmp_path):
+    best = [run(tmp_path / f"a{s}", seed=s, trained=False, scores={"knn": score(60.0 + 2 * s)}) for s in range(3)]
+    other = run(tmp_path / "b", method="simclr", trained=False, scores={"knn": score(40.0)})
+    page = written([*best, other], tmp_path / "page.html")
+    assert "62.0 %" in page.text and "± 2.0" in page.text
+    assert "dcl, the highest of 2 settings. Mean ± standard deviation over 3 seeds." in page.text
+    assert page.data["vary"] == ["method.name", "train.seed"]
+
+
+def test_pictures_are_drawn_for_one_run_of_each_of_the_first_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "PICTURED", 1)
+    paths = [run(tmp_path / f"s{s}", seed=s) for s in range(2)]
+    shown = written(paths, tmp_path / "page.html")
+    assert [bool(one["pictures"]) for one in shown.data["runs"]] == [True, False]
+    assert "No pictures: they are drawn for one run of each of the first 1 settings only" in shown.text
+
+
+def test_refusals_come_before_the_work(tmp_path, monkeypatch):
+    path = run(tmp_path / "r", trained=False)
+    monkeypatch.setattr("antipode.api.page", None)
+    with pytest.raises(FileNotFoundError, match=r"no run in .*nowhere"):
+        antipode.report([path, tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match="is a directory"):
+        antipode.report([path], out=tmp_path)
+    with pytest.raises(FileNotFoundError, match="empty list"):
+        antipode.report([])
+
+
+def test_many_notes_of_one_kind_are_one_line_that_unfolds(tmp_path):
+    paths = []
+    for at in range(6):
+        log = [*rows(10), {"step": 10 + at, "epoch": 1, "loss": None}]
+        paths.append(run(tmp_path / f"run{at}", seed=at, trained=False, log=log))
+    shown = written(paths, tmp_path / "page.html")
+    assert shown.text.count("The loss is not a number") == 6 and "and 5 more like it" in shown.text
+    assert sum(tag == "li" and words == {"class": "grave"} for tag, words in shown.elements) == 2  # and the unfinished

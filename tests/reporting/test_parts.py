@@ -1,0 +1,347 @@
+"""The parts of the report: what is read, thinned, grouped, complained about and drawn."""
+
+import base64
+import io
+import itertools
+import json
+import math
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from antipode.data.loader import Loader
+from antipode.data.source import Memory
+from antipode.data.splits import Splits
+from antipode.data.views import views
+from antipode.engine.recipe import Recipe
+from antipode.reporting import album, facts, spread
+from antipode.reporting.analyses import drawable
+from antipode.reporting.concern import warnings
+from antipode.reporting.curves import curves, thin
+from antipode.reporting.gather import gather, names, record
+from antipode.reporting.geometry import embedding_map, histograms, spectrum
+from antipode.reporting.images import neighbours, same, view_sheet
+from antipode.reporting.sheet import atlas, tile
+from tests.reporting.runs import rows, run, score
+
+
+def pixels(uri):
+    kind, _, content = uri.partition(";base64,")
+    assert kind in ("data:image/webp", "data:image/png")
+    return Image.open(io.BytesIO(base64.b64decode(content)))
+
+
+def tensor(uri):
+    """The picture as uint8 (3,H,W)."""
+    return torch.from_numpy(np.array(pixels(uri).convert("RGB"))).permute(2, 0, 1)
+
+
+def images(n, channels=3, side=32):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (n, channels, side, side), dtype=torch.uint8, generator=generator)
+
+
+# ---- curves
+
+
+@pytest.mark.parametrize(("n", "most"), [(5, 300), (300, 300), (301, 300), (10_000, 300), (77, 10), (50, 4)])
+def test_thinning_keeps_ends_and_extremes_in_order_and_within_bounds(n, most):
+    values = torch.randn(n, generator=torch.Generator().manual_seed(n)).tolist()
+    kept = thin(values, most)
+    assert kept == sorted(set(kept)) and len(kept) <= most
+    assert {0, n - 1} <= set(kept)
+    assert {min(values), max(values)} <= {values[at] for at in kept}
+    if n <= most:
+        assert kept == list(range(n))
+
+
+def test_a_lone_spike_survives_thinning():
+    values = [0.0] * 5000
+    values[3217] = 9.0
+    assert 3217 in thin(values, 300)
+
+
+def test_curves_hold_finite_numbers_only_and_share_their_steps():
+    log = [{"step": 0, "epoch": 0, "loss": 1.0, "a": 2.0}, {"step": 1, "epoch": 0, "loss": None, "a": float("nan")}]
+    log += [{"step": 2, "epoch": 0, "loss": 0.5, "a": 1.0, "knn": 3.0}, {"epoch": 0, "loss": 7.0}]
+    found = curves(log, 300)
+    assert found["x"] == [[0, 2], [2]]
+    assert found["y"] == {"loss": [0, [1.0, 0.5]], "knn": [1, [3.0]], "a": [0, [2.0, 1.0]]}
+
+
+def test_a_contrast_that_is_the_loss_is_not_drawn_twice():
+    log = [{"step": at, "loss": 1.0 / (at + 1), "contrast": 1.0 / (at + 1)} for at in range(3)]
+    assert list(curves(log, 300)["y"]) == ["loss"]
+    log[1]["contrast"] = 7.0
+    assert list(curves(log, 300)["y"]) == ["loss", "contrast"]
+
+
+# ---- reading
+
+
+def test_names_are_the_shortest_tails_that_differ(tmp_path):
+    assert names([tmp_path / "a" / "run", tmp_path / "b" / "run"]) == ["a/run", "b/run"]
+    assert names([tmp_path / "a" / "x", tmp_path / "b" / "y"]) == ["x", "y"]
+
+
+def test_a_run_that_is_given_twice_is_one(tmp_path):
+    path = run(tmp_path / "r", trained=False)
+    assert len(gather([path, tmp_path / "." / "r"])) == 1
+
+
+@pytest.mark.parametrize("file", ["recipe.json", "scores.json", "analysis.json", "env.json"])
+def test_a_damaged_file_is_refused_by_name(tmp_path, file):
+    path = run(tmp_path / "r", trained=False)
+    (path / file).write_text("{")
+    with pytest.raises(ValueError, match=f"{file} is not JSON"):
+        record(path, "r")
+    (path / file).write_text("[1]")
+    with pytest.raises(ValueError, match=f"{file} holds no object"):
+        record(path, "r")
+
+
+def test_time_is_that_of_the_steps(tmp_path):
+    one = record(run(tmp_path / "r", trained=False), "r")
+    assert one.seconds == pytest.approx(40 * 16 / 160)  # forty steps of 16 images at 160 images a second
+    assert one.per_epoch == pytest.approx(10, abs=1)
+
+
+# ---- scores over seeds
+
+
+def test_runs_that_differ_only_by_seed_are_one_setting_with_mean_and_sample_spread(tmp_path):
+    values = [50.0, 52.0, 57.0]
+    paths = [run(tmp_path / f"s{s}", seed=s, scores={"knn": score(v)}, trained=False) for s, v in enumerate(values)]
+    other = run(tmp_path / "other", scores={"knn": score(40.0)}, trained=False, **{"method.tau": 0.5})
+    records = gather([*paths, other])
+    groups, columns = spread.groups(records), spread.columns(records)
+    assert [group.runs for group in groups] == [[0, 1, 2], [3]]
+    assert groups[1].label == "dcl, tau 0.5"
+    cell = spread.cells(groups[0], records, columns)[0]
+    assert (cell["mean"], cell["n"]) == (statistics.mean(values), 3)
+    assert cell["std"] == pytest.approx(math.sqrt(sum((v - 53) ** 2 for v in values) / 2))
+    assert spread.cells(groups[1], records, columns)[0]["std"] is None
+
+
+def test_what_decides_no_weight_does_not_make_a_setting(tmp_path):
+    paths = [run(tmp_path / str(every), trained=False, **{"monitor.log_every": every}) for every in (1, 5)]
+    assert len(spread.groups(gather(paths))) == 1
+
+
+def test_scores_on_other_images_do_not_share_a_column(tmp_path):
+    scores = [score(50.0), score(60.0) | {"split": "val"}, score(70.0, n=10), score(80.0) | {"data": "shapes"}]
+    paths = [run(tmp_path / f"s{s}", seed=s, scores={"knn": one}, trained=False) for s, one in enumerate(scores)]
+    assert len(spread.columns(gather(paths))) == 4
+
+
+def test_what_a_protocol_finds_for_each_run_does_not_part_its_seeds(tmp_path):
+    scores = [score(50.0, penalty=0.1), score(60.0, penalty=0.2)]
+    paths = [run(tmp_path / f"s{s}", seed=s, scores={"knn": one}, trained=False) for s, one in enumerate(scores)]
+    records = gather(paths)
+    (column,) = spread.columns(records)
+    assert spread.settings(column, records) == {"k": 200, "penalty": "varies"}
+
+
+def test_the_headline_is_an_accuracy_that_most_runs_have(tmp_path):
+    odd = {"value": 0.1, "unit": "nats", "protocol": "alignment-uniformity", "data": "digits", "n": 9}
+    scores = [{"alignment-uniformity": odd, "knn": score(1.0)}, {"alignment-uniformity": odd, "knn": score(2.0)}]
+    scores[0]["linear"] = score(3.0, protocol="linear")
+    paths = [run(tmp_path / f"s{s}", seed=s, scores=one, trained=False) for s, one in enumerate(scores)]
+    records = gather(paths)
+    columns = spread.columns(records)
+    assert columns[spread.headline(columns, records)].name == "knn"
+    assert spread.headline([], records) is None
+
+
+# ---- where it comes from
+
+
+def test_the_recipe_shows_what_differs_from_the_default_and_nothing_else(tmp_path):
+    one = record(run(tmp_path / "r", trained=False, **{"method.tau": 0.7}), "r")
+    differing = {row[0]: row[3][0] for row in facts.recipe_rows(one) if len(row) > 3}
+    assert differing["method.tau"] != 0.7 and differing["train.epochs"] != 4
+    assert "method.dim" not in differing
+    assert all(row[2] for row in facts.recipe_rows(one))  # every value has a source
+
+
+def test_the_method_is_described_by_its_own_arguments(tmp_path):
+    one = record(run(tmp_path / "r", method="mocov2", trained=False, **{"method.queue": 96}), "r")
+    found = facts.choices(one)
+    assert found["negatives"] == "queue 96" and found["BN groups"].startswith("8")
+
+
+def test_a_command_is_shown_without_the_place_of_the_program(tmp_path):
+    one = record(run(tmp_path / "r", scores={"knn": score(1.0)}, trained=False), "r")
+    assert facts.started(one) == "antipode pretrain 'a b'"
+    assert "antipode evaluate runs/again --protocol knn" in facts.commands(one)
+
+
+# ---- warnings
+
+
+def changed(log, **values):
+    return [row | {key: value for key, value in values.items() if "loss" in row} for row in log]
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (changed(rows(300), spread=0.01), ["collapsed", "still so"]),
+        (changed(rows(300), spread=0.01)[:200] + rows(400)[220:], ["collapsed", "not so"]),
+        (changed(rows(300), rank=1.0), ["dimensions"]),
+        ([*rows(20), {"step": 20, "epoch": 2, "loss": None}], ["not a number at step 20"]),
+        ([*rows(40), {"step": 40, "epoch": 4, "knn": 10.0}], ["kNN fell from 69.0 % in epoch 4 to 10.0 %"]),
+    ],
+)
+def test_what_went_wrong_is_said(tmp_path, log, words):
+    found = warnings(record(run(tmp_path / "r", log=log), "r"))
+    assert len(found) == 1 and all(word in next(iter(found.values())) for word in words), found
+
+
+def test_a_run_in_order_has_no_warning(tmp_path):
+    assert warnings(record(run(tmp_path / "r", log=rows(300)), "r")) == {}
+
+
+# ---- analyses
+
+
+def test_an_analysis_is_drawn_as_far_as_it_can_be():
+    found = drawable(
+        {
+            "a": {"curves": {"good": {"x": [0, 1], "y": [1, None]}, "bad": {"x": [], "y": []}, "worse": 3}},
+            "b": {"histograms": {"bad": {"edges": [0, 1], "counts": [1, 2]}}, "values": {"x": None, "y": 2}},
+            "c": {"skipped": "no bank"},
+            "d": "text",
+        }
+    )
+    assert set(found) == {"a", "b", "c"}
+    assert found["a"]["curves"] == {"good": {"x": [0], "y": [1], "xlabel": "", "ylabel": ""}}
+    assert found["a"]["notes"] == ["bad cannot be drawn", "worse cannot be drawn"]
+    assert found["b"]["histograms"] == {} and found["b"]["values"] == {"x": "None", "y": 2}
+    assert found["c"]["notes"] == ["left out: no bank"]
+
+
+# ---- pictures
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+def test_a_small_tile_is_the_image_to_the_bit(channels):
+    image = images(1, channels)[0]
+    assert torch.equal(tensor(tile(image, 32)), image[:3] if channels >= 3 else image[:1].expand(3, -1, -1))
+
+
+def test_a_tile_keeps_the_shape_of_its_image_and_the_bound():
+    assert pixels(tile(images(1, 3, 100)[0][:, :50], 20)).size == (20, 10)
+
+
+def test_an_atlas_has_a_place_for_every_image():
+    assert pixels(atlas(list(images(7, 3, 8)), 8, 3)).size == (24, 24)
+
+
+def test_the_sheet_shows_the_views_that_training_sees():
+    source, make, seed = Memory(images(20)), views("simclr", size=32), 5
+    found = view_sheet(source, make, seed)
+    ids = torch.randperm(20, generator=torch.Generator().manual_seed(seed))[:6]
+    loader = Loader(source, make, batch=20, epochs=2, seed=seed)
+    for _, epoch, batch in loader.steps():
+        for place, at in enumerate(ids.tolist()):
+            there = (batch.owner == at).nonzero().item()
+            for view in range(2):
+                wanted = batch.views[view][there] * make.normal.std + make.normal.mean
+                got = tensor(found["rows"][place]["views"][2 * epoch + view]) / 255
+                assert (got - wanted.clamp(0, 1)).abs().max() < 0.51 / 255
+    assert found["epochs"] == 4 and found["count"] == 2
+
+
+def test_neighbours_are_the_nearest_by_cosine_and_framed_by_label():
+    generator = torch.Generator().manual_seed(0)
+    queries, held = torch.randn(12, 5, generator=generator), torch.randn(30, 5, generator=generator)
+    own, theirs = torch.arange(12) % 3, torch.arange(30) % 3
+    pictures = images(30)
+    shown, bank = Memory(pictures[:12], own), Memory(pictures, theirs)
+    found = neighbours(queries, shown, held, bank, ["a", "b", "c"])
+    right = 0
+    for query in range(12):
+        cosines = [(float(torch.cosine_similarity(queries[query], one, 0)), at) for at, one in enumerate(held)]
+        best = [at for _, at in sorted(cosines, reverse=True)[:8]]
+        right += sum(int(theirs[at] == own[query]) for at in best)
+        row = next((row for row in found["rows"] if row["src"] == tile(pictures[query], 32)), None)
+        if row:
+            assert [one["src"] for one in row["near"]] == [tile(pictures[at], 32) for at in best]
+            assert [one["right"] for one in row["near"]] == [bool(theirs[at] == own[query]) for at in best]
+    assert found["right"] == pytest.approx(100 * right / (12 * 8))
+    assert found["chance"] == pytest.approx(100 / 3)
+    assert {row["label"] for row in found["rows"]} == {"a", "b", "c"}
+
+
+def test_without_labels_no_neighbour_is_right_or_wrong():
+    found = neighbours(torch.randn(9, 4), Memory(images(9)), torch.randn(20, 4), Memory(images(20)), None)
+    assert found["right"] is None and found["chance"] is None
+    assert {one["right"] for row in found["rows"] for one in row["near"]} == {None}
+
+
+def test_images_of_several_classes_are_alike_if_they_share_one():
+    labels = torch.tensor([[1, 0, -1], [1, 1, 0], [0, 0, 1], [0, -1, 0]])
+    shared = {(a, b): same(labels, a, labels, b) for a, b in itertools.product(range(4), repeat=2)}
+    assert {pair for pair, alike in shared.items() if alike} == {(0, 0), (1, 1), (2, 2), (0, 1), (1, 0)}
+    assert same(torch.tensor([-1, 2]), 0, torch.tensor([2]), 0) is None
+    assert same(torch.tensor([-1, 2]), 1, torch.tensor([2]), 0) is True
+
+
+def test_queries_are_never_in_the_bank():
+    pictures = images(50, side=4)
+    source = Memory(pictures)
+    shown, bank, mapped, part = album.drawn(Splits("x", source, source, None, 4), 5000, seed=0)
+    assert part == "train" and len(shown) + len(bank) == len(mapped) == 50
+    assert torch.equal(mapped.images, torch.cat([shown.images, bank.images]))
+    assert not (shown.images.flatten(1)[:, None] == bank.images.flatten(1)[None]).all(2).any()
+
+
+def test_the_map_is_seeded_and_separates_what_is_apart():
+    labels = torch.arange(60) % 2
+    x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0)) + 8 * torch.nn.functional.one_hot(labels, 8)
+    source = Memory(images(60), labels)
+    found = embedding_map(x, source, 3, ["a", "b"])
+    assert found == embedding_map(x, source, 3, ["a", "b"])
+    assert found["colour"] == labels.tolist() and found["classes"] == ["a", "b"]
+    for flat in found["layouts"].values():
+        places = torch.tensor(flat, dtype=torch.float).view(60, 2)
+        assert places.min() >= 0 and places.max() <= 1000
+        near = torch.cdist(places, places).fill_diagonal_(math.inf).argmin(1)
+        assert (labels[near] == labels).float().mean() > 0.95
+
+
+def test_few_images_get_a_map_without_tsne():
+    assert list(embedding_map(torch.randn(6, 3), Memory(images(6)), 0, None)["layouts"]) == ["PCA"]
+
+
+def test_histograms_count_every_pair_once_and_rank_them():
+    one = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    two = one + 0.5 * torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
+    found = histograms(one, two)
+    cosines = [[float(torch.cosine_similarity(a, b, 0)) for b in two] for a in one]
+    own = [cosines[at][at] for at in range(40)]
+    strangers = [cosines[a][b] for a in range(40) for b in range(40) if a != b]
+    assert found["means"] == pytest.approx([statistics.mean(own), statistics.mean(strangers)], rel=1e-3)
+    beats = statistics.mean(a > b for a in own for b in strangers)
+    assert found["beats"] == pytest.approx(100 * beats, abs=0.01)
+    assert sum(found["positive"]) == pytest.approx(1, abs=1e-3) and sum(found["negative"]) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_spectrum_of_features_of_rank_two_has_rank_two():
+    x = torch.randn(100, 2, generator=torch.Generator().manual_seed(0)) @ torch.linalg.qr(torch.randn(8, 2))[0].T
+    found = spectrum(x)
+    assert 1.8 < found["rank"] < 2.05 and found["ninety"] == 2 and found["width"] == 8
+    assert found["y"][0] == 1 and max(found["y"][2:]) < 1e-5
+    with pytest.raises(ValueError, match="one and the same"):
+        spectrum(torch.ones(10, 4))
+
+
+def test_the_recipe_of_a_toy_run_can_be_read(tmp_path):
+    """What the other tests rest on: these folders are runs to the rest of the package too."""
+    path = run(tmp_path / "r", seed=3)
+    assert Recipe.read(path / "recipe.json").train.seed == 3
+    assert json.loads((path / "recipe.json").read_text())["method"]["name"] == "dcl"
