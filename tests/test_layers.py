@@ -25,10 +25,15 @@ MAY = {
         *("types", "files", "dist", "rng", "core", "nets", "methods", "data", "optim", "schedule", "recipes", "engine"),
         "__version__",
     },
-    "evaluation": {"types", "files", "dist", "rng", "core", "nets", "functional", "data", "optim", "schedule", "evaluation"},
+    "evaluation": {
+        *("types", "files", "dist", "rng", "core", "nets", "functional", "data", "optim", "schedule", "evaluation"),
+    },
     "analysis": {"types", "rng", "core", "methods", "functional", "data", "engine", "evaluation", "analysis"},
     "reporting": {"evaluation", "data", "engine", "methods", "reporting"},
-    "api": {"analysis", "types", "files", "dist", "data", "nets", "engine", "evaluation", "reporting", "methods", "functional"},
+    "api": {
+        *("types", "files", "dist", "data", "nets", "engine", "evaluation", "analysis", "reporting", "methods"),
+        "functional",
+    },
     "reproduction": {
         *("api", "files", "rng", "analysis", "data", "engine", "evaluation", "nets", "recipes", "reproduction"),
     },

@@ -312,10 +312,8 @@ def _refusal(error: BaseException) -> tuple[str, int]:
     """Sentence and status of what is wrong with the input or the machine; no sentence for a mistake of ours."""
     if hasattr(error, "format_message"):  # the parser's own
         return _usage(error), 2
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        return "interrupted", 130
-    if type(error).__name__ == "Interrupted":
-        return str(error), 130
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ in ("Abort", "Interrupted"):
+        return str(error) or "interrupted", 130
     if isinstance(error, ConnectionError) and not error.errno:  # of another rank
         return str(error), 1
     if isinstance(error, OSError) and error.errno:
