@@ -4,11 +4,14 @@ import copy
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from antipode import api
 from antipode.engine import health, step, train
-from antipode.engine.job import bf16
+from antipode.engine.job import bf16, double
 from antipode.engine.recipe import resolve
 from antipode.types import Batch
+from tests.engine.runs import last, pretrain, small_recipe, small_splits
 from tests.toys import batch, make, optimiser
 
 
@@ -79,6 +82,35 @@ def test_a_full_gpu_ends_in_a_sentence_with_the_batch():
 def test_half_precision_is_never_chosen_on_a_cpu():
     assert not bf16(resolve("cifar10.simclr"), torch.device("cpu"))
     assert bf16(resolve("cifar10.simclr", overrides={"train.precision": "bf16"}), torch.device("cpu"))
+
+
+def test_double_precision_reaches_everything_but_the_weights_that_are_handed_on(tmp_path):
+    """Views and state; the first loss is float32's."""
+    runs = {}
+    for precision in ("fp32", "fp64"):
+        runs[precision] = pretrain(tmp_path / precision, "mocov2", 2, {"train.precision": precision})
+    state = last(tmp_path / "fp64")
+    floats = [*state["learner"].values(), *state["optim"]["network"]["state"][0].values()]
+    assert {value.dtype for value in floats if value.is_floating_point()} == {torch.float64}
+    assert {value.dtype for value in load_file(tmp_path / "fp64" / "backbone.safetensors").values()} <= {
+        *(torch.float32, torch.int64)
+    }
+    first, exact = (run.metrics()[0]["loss"] for run in runs.values())
+    assert first == pytest.approx(exact, rel=1e-5) and first != exact
+
+
+@pytest.mark.parametrize("policy", ["shapes", "mocov2"])
+def test_the_monitor_looks_in_the_precision_of_the_network(policy):
+    monitor = api._monitor(small_recipe("mocov2", **{"monitor.knn_every": 1, "views.policy": policy}), small_splits())
+    single, exact = (monitor(learner, 0)["knn"] for learner in (make("mocov2").float(), make("mocov2").double()))
+    assert 0 <= single <= 100 and 0 <= exact <= 100
+
+
+def test_double_precision_is_refused_where_there_is_none():
+    recipe = resolve("cifar10.simclr", flags={"train.precision": "fp64"})
+    assert double(recipe, torch.device("cpu")) and not bf16(recipe, torch.device("cuda"))
+    with pytest.raises(ValueError, match="fp64 needs a CPU or a CUDA device: mps has no float64"):
+        double(recipe, torch.device("mps"))
 
 
 def test_health_tells_a_sphere_from_a_point():

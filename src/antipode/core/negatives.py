@@ -20,6 +20,7 @@ class Negatives(Protocol):
     """What a contrast needs of its negatives."""
 
     pool: Pool | None  # which keys of the batch the part wants in Pair.pool
+    masked: bool  # some scores may be -inf
 
     def __call__(self, pair: Pair, live: bool = False) -> Tensor:
         """Scores (N,K); `live` ones may send gradient into the negatives themselves."""
@@ -35,6 +36,8 @@ class InBatch(nn.Module):
     too, and multi-crop, where only the large crops repel). `subset` draws that many of them without replacement, once
     for all queries (SiMo's release) or for each query on its own (EqCo on SimCLR).
     """
+
+    masked = True
 
     def __init__(self, pool: Pool, subset: int | None = None, shared: bool = True) -> None:
         super().__init__()
@@ -89,6 +92,7 @@ class Queue(nn.Module):
     """
 
     pool: Pool | None = None
+    masked = False
     vectors: Tensor
     cursor: Tensor
 
@@ -125,6 +129,7 @@ class Bank(nn.Module):
     """
 
     pool: Pool | None = None
+    masked = False
     filled: Tensor
 
     def __init__(self, size: int, dim: int, fill: bool = True) -> None:

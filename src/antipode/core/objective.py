@@ -1,6 +1,6 @@
 """Objectives: a Pair in, a loss and its metrics out. Division by tau happens here and nowhere else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -60,18 +60,13 @@ class Contrast(nn.Module):
         self, pair: Pair, tau: float | None = None, live: bool = False, among: Sequence[nn.Module] | None = None
     ) -> Terms:
         """The three numbers of each query, with this tau and these negatives (all of them by default)."""
-        return self.weigh(pair, self.scores(pair, live, among), tau)
+        return self.weigh(pair, [part(pair, live) for part in (among or self.negatives)], tau)
 
-    def scores(self, pair: Pair, live: bool = False, among: Sequence[nn.Module] | None = None) -> Tensor:
-        """Cosines (N,K) of the queries with their negatives, -inf where there is none."""
-        scores = [part(pair, live) for part in (among or self.negatives)]
-        return scores[0] if len(scores) == 1 else torch.cat(scores, 1)
-
-    def weigh(self, pair: Pair, scores: Tensor, tau: float | None = None) -> Terms:
-        """The three numbers of each query from its scores (N,K)."""
+    def weigh(self, pair: Pair, scores: list[Tensor], tau: float | None = None) -> Terms:
+        """The three numbers of each query from its scores (N,K) with each part's negatives."""
         tau = tau or self.tau
         attract, bound = self.positives((pair.query * pair.keys).sum(-1).T / tau)
-        joint = scores / tau
+        joint = (scores[0] if len(scores) == 1 else torch.cat(scores, 1)) / tau
         repel = torch.logsumexp(joint, 1)
         if self.margin is not no_margin:
             repel = repel + self.margin(joint.isfinite().sum(1).to(joint.dtype))
@@ -79,18 +74,18 @@ class Contrast(nn.Module):
 
     def forward(self, pair: Pair, among: Sequence[nn.Module] | None = None) -> tuple[Tensor, Metrics]:
         """Mean loss over the queries, against these negatives (all of them by default)."""
-        scores = self.scores(pair, among=among)
+        parts = among or self.negatives
+        scores = [part(pair) for part in parts]
         terms = self.weigh(pair, scores)
         loss = self.coupling(terms).mean()
-        return loss, self.metrics(loss, terms, scores)
+        return loss, self.metrics(loss, terms) | {"negative": mean_score(parts, scores)}
 
-    def metrics(self, loss: Tensor, terms: Terms, scores: Tensor) -> Metrics:
-        """What the logs show: the loss itself, mean cosines of positives and negatives, mean terms, DCL's q_B."""
+    def metrics(self, loss: Tensor, terms: Terms) -> Metrics:
+        """What the logs show: the loss itself, the mean positive cosine, the mean terms, DCL's multiplier."""
         attract = terms.attract.detach().mean()
         return {
             "contrast": loss.detach(),
             "positive": attract * self.tau,
-            "negative": mean_score(scores.detach()),
             "attract": attract,
             "repel": terms.repel.detach().mean(),
             "multiplier": multiplier(terms).detach().mean(),
@@ -171,10 +166,17 @@ class Align(nn.Module):
         return False
 
 
-def mean_score(scores: Tensor) -> Tensor:
-    """The mean () of all scores (N,K) but the excluded ones at -inf."""
-    there = scores != -torch.inf
-    return torch.where(there, scores, 0).sum() / there.sum()
+@torch.no_grad()
+def mean_score(parts: Iterable[nn.Module], scores: list[Tensor]) -> Tensor:
+    """The mean () of the scores (N,K) of each part but the excluded ones; one pass where a part excludes none."""
+    total, count = scores[0].new_zeros(()), scores[0].new_zeros(())
+    for part, some in zip(parts, scores, strict=True):
+        if not getattr(part, "masked", True):
+            total, count = total + some.sum(), count + some.numel()
+        else:
+            there = some != -torch.inf
+            total, count = total + torch.where(there, some, 0).sum(), count + there.sum()
+    return total / count
 
 
 def centroid(vectors: Tensor, renormalise: bool = True) -> Tensor:

@@ -106,7 +106,7 @@ class Watch:
         objective = learner.objective
         if not isinstance(objective, Adversarial) or objective.bank.filling:
             return None
-        before, self.bank = self.bank, unit(objective.bank.weight.detach()).clone()
+        before, self.bank = self.bank, unit(objective.bank.weight.detach())
         return None if before is None else float(1 - (before * self.bank).sum(1).mean())
 
     def note(self, row: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@ from torch import Tensor, nn
 
 from antipode.core.learner import Encoder, Learner
 from antipode.core.negatives import InBatch, Pool
-from antipode.core.objective import Contrast, Metrics
+from antipode.core.objective import Contrast, Metrics, mean_score
 from antipode.core.pairing import swap
 from antipode.core.twin import Shared
 from antipode.nets.backbone import width
@@ -22,12 +22,13 @@ class Spread(nn.Module):
 
     def forward(self, pair: Pair) -> tuple[Tensor, Metrics]:
         """Mean over the queries."""
-        scores = self.contrast.scores(pair)
-        terms = self.contrast.weigh(pair, scores)
+        scores = self.contrast.negatives[0](pair)  # (N,P), own views at -inf
+        terms = self.contrast.weigh(pair, [scores])
         whole = torch.logaddexp(terms.attract, terms.repel)
-        log_p = scores / self.contrast.tau - whole[:, None]  # (N,P), own views at -inf
+        log_p = scores / self.contrast.tau - whole[:, None]
         loss = (whole - terms.attract - _log_other(log_p).sum(1)).mean()
-        return loss, self.contrast.metrics(loss, terms, scores)
+        negative = mean_score(self.contrast.negatives, [scores])
+        return loss, self.contrast.metrics(loss, terms) | {"negative": negative}
 
     def at(self, progress: float) -> None:
         """Nothing changes with time."""

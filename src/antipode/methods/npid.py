@@ -24,6 +24,7 @@ class Memory(nn.Module):
 
     own = False
     pool: Pool | None = None
+    masked = True
     vectors: Tensor
 
     def __init__(self, images: int, dim: int, momentum: float) -> None:

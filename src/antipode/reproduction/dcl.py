@@ -355,10 +355,16 @@ FIG3 = Item(
                 varied("train.batch", (16, 128)),
                 FAST,
                 panel="SimCLR",
-                common={"train.epochs": 3},
+                common={"train.epochs": 2},
             )
-            + cross(_queues("digits"), varied("method.queue", (16, 256)), FAST, panel="MoCo", common=SMOKE),
-            DIGITS,
+            + cross(
+                _queues("digits"),
+                varied("method.queue", (16, 256)),
+                FAST,
+                panel="MoCo",
+                common=SMOKE | {"train.epochs": 2},
+            ),
+            "digits, resnet10-slim, 2 epochs; logistic regression on frozen features",
         ),
         "small": Grid(
             cross(

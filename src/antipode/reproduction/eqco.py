@@ -25,12 +25,12 @@ from antipode.reproduction.item import (
 
 PAPER = "EqCo (arXiv 2010.01929)"
 WITH, WITHOUT, ACCURACY = "with EqCo", "without EqCo", "Accuracy (%)"
-SMOKE = {"train.epochs": 3, "train.batch": 64}
+SMOKE = {"train.epochs": 2, "train.batch": 64}
 SMALL = {"train.epochs": 100}
 # little augmentation: the positives carry much information, so that the laws show after few epochs
 MILD = {"train.batch": 64, "views.scale": [0.9, 1.0], "method.tau": 0.1, "method.groups": 1}
 MILDLY = "digits with mild crops, resnet10-slim, tau .1"
-DIGITS = "digits, resnet10-slim, 3 epochs, batch 64; logistic regression on frozen features"
+DIGITS = "digits, resnet10-slim, 2 epochs, batch 64; logistic regression on frozen features"
 CIFAR = "CIFAR-10, ResNet-18, 100 epochs; logistic regression on frozen features"
 IMAGENET = "ImageNet, ResNet-50, 200 epochs, linear evaluation"
 LINEAR, FAST = (score("linear"),), (score("linear-fast"),)
@@ -190,11 +190,11 @@ TABLE1 = Item(
     grids={
         "smoke": Grid(
             cross(
-                {SIZES: ("digits.mocov2", {"train.epochs": 3})},
+                {SIZES: ("digits.mocov2", {"train.epochs": 2})},
                 {256: {"train.batch": 32}, 512: {"train.batch": 64}, 1024: {"train.batch": 128}},
                 FAST,
             ),
-            "digits, 3 epochs; batches of 32, 64 and 128 stand for 256, 512 and 1,024",
+            "digits, 2 epochs; batches of 32, 64 and 128 stand for 256, 512 and 1,024",
         ),
         "small": Grid(
             cross({SIZES: ("cifar10.mocov2", SMALL)}, varied("train.batch", (256, 512, 1024)), FAST), CIFAR, 3
