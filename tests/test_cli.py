@@ -4,11 +4,11 @@ import contextlib
 import io
 import json
 import os
+import resource
 import shlex
 import shutil
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -325,16 +325,22 @@ def test_a_wrong_command_is_refused_from_the_outside_too(command):
     check_refusal(done.returncode, done.stdout, done.stderr, WRONG[command])
 
 
+def spent():
+    """CPU seconds of all child processes so far: what a quiet machine takes, even where others keep it busy."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=lambda words: " ".join(words) or "antipode")
 def test_help_answers_within_a_second_and_without_torch(words):
     look = "from antipode.cli import main\ntry: main()\nfinally: assert 'torch' not in __import__('sys').modules"
     best = float("inf")
     for _ in range(3):
-        begun = time.perf_counter()
+        begun = spent()
         done = subprocess.run(
             [sys.executable, "-c", look, *words, "--help"], capture_output=True, text=True, check=False, timeout=60
         )
-        best = min(best, time.perf_counter() - begun)
+        best = min(best, spent() - begun)
         assert done.returncode == 0 and done.stderr == "", done.stderr
         assert done.stdout.startswith(" ".join(["Usage: antipode", *words])) and "--help" in done.stdout
         if best < 1.0:

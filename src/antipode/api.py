@@ -124,7 +124,7 @@ def _monitor(recipe: Recipe, splits: Splits) -> Monitor | None:
         return None
 
     def monitor(learner: Any, epoch: int) -> dict[str, float]:
-        look = eye(recipe, splits).to(next(learner.parameters()))  # its device and its precision
+        look = eye(recipe, splits).to(next(learner.parameters()).device)
         train_set, test_set = (extract(learner.backbone, look, source) for source in (splits.train, test))
         k = min(200, len(train_set.x))
         classes = int(train_set.y.max()) + 1

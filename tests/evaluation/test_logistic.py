@@ -60,7 +60,7 @@ def scaled(train, test):
 def peer(x, y, penalty):
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=1 / (len(x) * penalty), tol=1e-8, max_iter=20000).fit(x, y)
+    return LogisticRegression(C=1 / (len(x) * penalty), tol=1e-7, max_iter=20000).fit(x, y)
 
 
 def ours(train, test, penalty):
@@ -75,7 +75,7 @@ def ours(train, test, penalty):
 # The minimum
 
 
-@pytest.mark.parametrize("penalty", [0.1, 1e-3, 1e-5])
+@pytest.mark.parametrize("penalty", [0.1, 1e-3, 1e-4])
 @pytest.mark.parametrize("name", DATA)
 def test_it_is_scikit_learns_at_the_same_penalty(name, penalty):
     train, test = DATA[name]()
@@ -213,9 +213,9 @@ def test_of_equal_penalties_the_strongest_is_taken():
 
 def test_test_images_choose_nothing():
     train, test = DATA["skewed"]()
-    found = classify(train, test, penalties=GRID[:9:2])
+    found = classify(train, test, penalties=GRID[:7:3])
     for other in (Features(test.x, test.y.flip(0)), Features(torch.randn_like(test.x), test.y)):
-        again = classify(train, other, penalties=GRID[:9:2])
+        again = classify(train, other, penalties=GRID[:7:3])
         assert (again.penalty, again.held_out) == (found.penalty, found.held_out)
         assert not torch.equal(again.ranks, found.ranks)
 
@@ -230,17 +230,18 @@ def test_the_same_seed_gives_the_same_result():
 # The protocol
 
 
-def test_the_protocol_says_what_it_did():
+def test_the_protocol_says_what_it_did(monkeypatch):
+    monkeypatch.setattr(logistic, "GRID", (1.0, 0.1, 0.01))
     here = task(bright(train=120, test=60, classes=6, spread=150), Weighed())
     found = PROTOCOLS["linear-fast"].run(here)
-    plain = classify(here.features("train"), here.features("test"))
+    plain = classify(here.features("train"), here.features("test"), penalties=(1.0, 0.1, 0.01))
     assert found.value == 100 * (plain.ranks == 0).double().mean().item() > 40
     assert (
         found.more["top5"] == 100 * (plain.ranks < 5).double().mean().item() > found.value
         and found.n == 60
         and found.unit == "% top-1"
     )
-    assert found.settings["penalty"] == plain.penalty and found.settings["penalties"] == list(GRID)
+    assert found.settings["penalty"] == plain.penalty and found.settings["penalties"] == [1.0, 0.1, 0.01]
     assert found.settings["folds"] == 3 and "deviation 1" in found.settings["features"]
     assert list(found.more["held-out top1"].values()) == plain.held_out
 
@@ -274,7 +275,7 @@ def test_features_that_are_no_numbers_are_refused(side, value):
 
 def test_three_images_are_enough():
     x, y = torch.randn(3, 4), torch.tensor([0, 1, 1])
-    assert classify(Features(x, y), Features(x, y)).ranks.shape == (3,)
+    assert classify(Features(x, y), Features(x, y), penalties=(0.1, 0.01)).ranks.shape == (3,)
 
 
 @pytest.mark.gpu

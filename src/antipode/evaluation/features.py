@@ -91,13 +91,13 @@ def _gathered(net: nn.Module, look: Views, source: Source, batch: int, workers: 
 
 
 def _run(net: nn.Module, look: Views, source: Source, batch: int, workers: int | None) -> tuple[Tensor, Tensor]:
-    device = next(net.parameters()).device
+    device, dtype = next(net.parameters()).device, next(net.parameters()).dtype
     modes = {module: module.training for module in net.modules()}
     net.eval()
     x, ids, at = torch.empty(0), torch.empty(len(source), dtype=torch.int64), 0
     with bar(len(source), "features") as done:
         for images, owner in in_order(source, batch=batch, device=device, workers=workers):
-            rows = net(look(images)[0]).float()
+            rows = net(look(images)[0].to(dtype)).float()
             if not at:  # one array from the start: features of a large set would not fit twice
                 x = torch.empty(len(source), rows.shape[1])
             x[at : at + len(rows)], ids[at : at + len(rows)] = rows.cpu(), owner.cpu()

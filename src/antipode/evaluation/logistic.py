@@ -37,7 +37,8 @@ def linear_fast(task: Task) -> Result:
     n = len(task.labels("train"))
     if n < FOLDS:
         raise ValueError(f"{FOLDS} folds need as many train images, and {task.splits.name} has {n}")
-    found = classify(task.features("train"), task.features("test"), device=task.device, seed=task.seed)
+    parts = task.features("train"), task.features("test")
+    found = classify(*parts, device=task.device, seed=task.seed, penalties=GRID)
     settings = {
         "penalty": found.penalty,
         "penalties": list(GRID),

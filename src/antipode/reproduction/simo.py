@@ -102,7 +102,7 @@ TABLE2 = Item(
     title="SiMo against the frameworks of its time",
     question="Does SiMo without a queue reach MoCo v2, with 16 negatives per query instead of 65,536?",
     source=f"{PAPER}, table 2",
-    trend="SiMo with 16 negatives is above MoCo v2; alpha = 65,536 adds half a point, 800 epochs four",
+    trend="SiMo with 16 negatives is above MoCo v2; alpha = 65,536 adds half a point, 800 epochs almost four",
     panels=(Panel(),),
     grids={
         "smoke": Grid(
