@@ -138,7 +138,11 @@ def negatives(job: Job) -> int:
 
 
 def settling(job: Job) -> int:
-    """Steps until a queue holds keys alone, or a bank is full, and a while more."""
+    """Steps until a queue holds keys alone, or a bank is full, and an epoch more, but not more than 1,000.
+
+    MoCo v2 on CIFAR-10 is as narrow as a collapsed network at step 100 (spread .05), and recovers by itself.
+    """
     kept = [len(part.vectors) for part in job.learner.modules() if isinstance(part, Queue)]
     kept += [len(part.weight) for part in job.learner.modules() if isinstance(part, Bank)]
-    return health.YOUNG + math.ceil(max(kept, default=0) / job.loader.batch)
+    young = min(max(health.YOUNG, job.loader.per_epoch), 1000)
+    return young + math.ceil(max(kept, default=0) / job.loader.batch)

@@ -122,7 +122,7 @@ class Watch:
 
     def trouble(self, row: dict[str, Any], limit: int) -> Trouble | None:
         """What is wrong with a row that was noted; `limit` is min(N,D) of its keys."""
-        return complaint(row, limit) or self._divergence(row)
+        return complaint(row, limit, self.settling) or self._divergence(row)
 
     def _divergence(self, row: dict[str, Any]) -> Trouble | None:
         if not self.rows or self.level - self.lowest <= max(FAR, LOST * (self.start - self.lowest)):
@@ -154,12 +154,15 @@ def followed(row: dict[str, Any]) -> tuple[str, float]:
     return ("squared distance of positives", 2 - 2 * row["positive"]) if "positive" in row else ("loss", row["loss"])
 
 
-def complaint(row: dict[str, Any], limit: int) -> Trouble | None:
-    """What is wrong by the numbers of one row alone; None where nothing is. `limit` is min(N,D)."""
+def complaint(row: dict[str, Any], limit: int, young: int = YOUNG) -> Trouble | None:
+    """What is wrong by the numbers of one row alone; None where nothing is, or in the first `young` steps.
+
+    `limit` is min(N,D).
+    """
     if not math.isfinite(row["loss"]):
         sentence = f"the loss is {row['loss']} at step {row['step']}: the learning rate is likely too high"
         return Trouble("not finite", sentence)
-    if row["step"] < YOUNG:
+    if row["step"] < young:
         return None
     if row.get("spread", 1.0) < FLAT:
         return Trouble(

@@ -38,8 +38,9 @@ def extract(
     file = cache / f"{key(net, look, source)}.npz" if cache is not None else None
     found = _read(file) if file is not None and file.exists() else None
     x, ids = found if found is not None else _gathered(net, look, source, batch, workers)
-    if not x.isfinite().all():
-        raise ValueError(f"{int((~x.isfinite()).any(1).sum())} of {len(x)} images have features that are not numbers")
+    bad = sum(int((~rows.isfinite()).any(1).sum()) for rows in x.split(8192))  # in pieces: x may be all that fits
+    if bad:
+        raise ValueError(f"{bad} of {len(x)} images have features that are not numbers")
     if file is not None and found is None and dist.rank() == 0:
         with whole(file) as handle:
             np.savez(handle, x=x.numpy(), ids=ids.numpy())
@@ -85,13 +86,14 @@ def _gathered(net: nn.Module, look: Views, source: Source, batch: int, workers: 
     each = -(-n // world)
     mine = (torch.arange(each) + dist.rank() * each).clamp(max=n - 1)
     x, ids = _run(net, look, subset(source, mine), batch, workers)
-    device = next(net.parameters()).device
+    device = next(net.parameters(), torch.empty(0)).device
     parts = dist.gather(x.to(device)).cpu(), dist.gather(mine[ids].to(device)).cpu()
     return parts[0][:n], parts[1][:n]
 
 
 def _run(net: nn.Module, look: Views, source: Source, batch: int, workers: int | None) -> tuple[Tensor, Tensor]:
-    device, dtype = next(net.parameters()).device, next(net.parameters()).dtype
+    like = next(net.parameters(), torch.empty(0))  # a module without weights lives on the CPU
+    device, dtype = like.device, like.dtype
     modes = {module: module.training for module in net.modules()}
     net.eval()
     x, ids, at = torch.empty(0), torch.empty(len(source), dtype=torch.int64), 0
