@@ -38,7 +38,8 @@ def extract(
     file = cache / f"{key(net, look, source)}.npz" if cache is not None else None
     found = _read(file) if file is not None and file.exists() else None
     x, ids = found if found is not None else _gathered(net, look, source, batch, workers)
-    bad = sum(int((~rows.isfinite()).any(1).sum()) for rows in x.split(8192))  # in pieces: x may be all that fits
+    pieces = torch.split(x, 8192)  # x may be all that fits
+    bad = sum([int((~rows.isfinite()).any(1).sum()) for rows in pieces])
     if bad:
         raise ValueError(f"{bad} of {len(x)} images have features that are not numbers")
     if file is not None and found is None and dist.rank() == 0:
