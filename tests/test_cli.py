@@ -89,7 +89,7 @@ WRONG = {
     "evaluate {run} --data digts": ("digts", "did you mean digits?"),
     "analyse {run} --what nps": ("'nps'", "'npc'", "choose from mi-bound"),
     "reproduce dcl.tabel1": ("'dcl.tabel1'", "'dcl.table1'"),
-    "reproduce dcl.table1 --scale smal": ("'smal'", "'small'"),
+    "reproduce dcl.table1 --scale smalle": ("'smalle'", "'small'"),
     "reproduce dcl.table1 --seeds 0": ("at least one seed", "0"),
     "reproduce dcl.table1 --seeds two": ("--seeds", "whole number", "'two'"),
     "reproduce dcl.table1 --device gpu": ("auto, cpu, cuda, mps", "'gpu'"),

@@ -107,7 +107,7 @@ def test_a_network_that_is_not_trained_costs_nothing_and_has_a_folder_for_each_s
     [
         ("dcl.tabel1", "smoke", "did you mean 'dcl.table1'"),
         ("eqco.figure3", "smoke", "did you mean 'eqco.fig3'"),
-        ("dcl.table1", "smal", "did you mean 'small'"),
+        ("dcl.table1", "smalle", "did you mean 'small'"),
         ("dcl.table1", "", "choose from smoke, small, paper"),
     ],
 )
