@@ -170,8 +170,8 @@ FIG4 = Item(
     },
     laws=(
         Law(
-            "over K of 64 and more, where sums are near their means, the gradient varies less with EqCo at every epoch",
-            partial(laws.narrower, panel=WITH, than=WITHOUT, rows="mean", start=64),
+            "over K of 16 and more the gradient varies less with EqCo at every epoch",
+            partial(laws.narrower, panel=WITH, than=WITHOUT, rows="mean", start=16),
         ),
         *(
             Law(f"{name}, the mean gradient stays under theorem 2's bound", partial(laws.bounded, panel=name))
