@@ -4,11 +4,12 @@
     python benchmarks/accuracy.py --minutes 9 --out new.jsonl       # what is missing, in order, as far as the time goes
     python benchmarks/accuracy.py --only 'dcl-*' --seed 1           # some of them, with another seed
     python benchmarks/accuracy.py --only mocov2 --validate --set method.tau=0.1   # to choose a value
+    printf '%s\n' byol adco jcl | xargs -P 2 -I NAME python benchmarks/accuracy.py --beside 1 --only NAME  # two at once
     python benchmarks/tables.py                                     # RESULTS.md and its pictures from the lines
 
 Finished runs are those of results/accuracy.jsonl and of --out. Scores are of the last epoch, on the test split. With
 --validate a tenth of the train images is held out before pretraining and scored on instead: values of recipes are
-chosen that way. ANTIPODE_DATA names the folder with CIFAR-10.
+chosen that way. Times of a run that had others --beside it are not to be compared. ANTIPODE_DATA names the folder with CIFAR-10.
 """
 
 import argparse
@@ -182,6 +183,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DONE, help="the file that new lines are added to")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="values to try; the name shows them")
     parser.add_argument("--validate", action="store_true", help="score on held-out train images")
+    parser.add_argument("--beside", type=int, default=0, metavar="N", help="how many other runs share the device")
     parser.add_argument("--list", action="store_true", help="only say what there is")
     args = parser.parse_args()
     start = time.perf_counter()
@@ -200,7 +202,7 @@ def main() -> None:
         if time.perf_counter() - start + entry.seconds > 60 * args.minutes:
             print(f"{name}: {entry.seconds:.0f} s would be too long", flush=True)
             continue
-        line = train(name, entry, args.seed)
+        line = train(name, entry, args.seed) | {"beside": args.beside}
         with args.out.open("a") as file:
             file.write(json.dumps(line) + "\n")
         shown = ", ".join(f"{key} {score['value']:.2f}" for key, score in line["scores"].items())

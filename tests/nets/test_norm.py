@@ -26,14 +26,26 @@ def test_one_group_is_torchs_batch_norm(double, shape):
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
 def test_groups_are_chunks_normalised_apart(double, memory):
     layer, plain = BatchNorm(5, groups=4), nn.BatchNorm2d(5)
+    for norm in (layer, plain):
+        norm.weight.data.copy_(torch.linspace(0.5, 2, 5)), norm.bias.data.copy_(torch.linspace(-1, 1, 5))
     x = torch.randn(8, 5, 3, 3).to(memory_format=memory).requires_grad_()
     out = layer(x)
     expected = torch.cat([plain(part) for part in x.chunk(4)])
     assert (out - expected).abs().max() < 1e-12
     weight = torch.randn_like(out)
-    (mine,) = torch.autograd.grad((out * weight).sum(), x)
-    (theirs,) = torch.autograd.grad((expected * weight).sum(), x)
-    assert (mine - theirs).abs().max() < 1e-12
+    mine = torch.autograd.grad((out * weight).sum(), [x, layer.weight, layer.bias])
+    theirs = torch.autograd.grad((expected * weight).sum(), [x, plain.weight, plain.bias])
+    assert all((a - b).abs().max() < 1e-12 for a, b in zip(mine, theirs, strict=True))
+    assert mine[0].is_contiguous(memory_format=memory)
+
+
+@pytest.mark.parametrize("shape", [(8, 3), (8, 3, 2, 2)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_the_gradient_of_groups_is_the_derivative(double, shape, affine):
+    layer = BatchNorm(3, groups=2, affine=affine)
+    for weight in layer.parameters():
+        nn.init.normal_(weight)
+    assert torch.autograd.gradcheck(layer, torch.randn(shape, requires_grad=True))
 
 
 def test_running_statistics_are_the_mean_over_groups(double):

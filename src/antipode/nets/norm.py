@@ -5,7 +5,7 @@ their eight GPUs gave, or queries and keys of an image can tell each other by th
 CPU tensors and knows nothing of groups on one device, so the layer is ours. Parameter and buffer names are torch's.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -54,35 +54,84 @@ class BatchNorm(nn.Module):
         local = local_groups(self.groups, len(x))
         if local == 1 and (self.groups > 1 or dist.world() == 1):
             return F.batch_norm(x, mean, var, weight, bias, True, self.momentum, self.eps)
-        return self._grouped(x, local)
+        return self._over_ranks(x) if self.groups == 1 else self._grouped(x, local)
 
     def _grouped(self, x: Tensor, local: int) -> Tensor:
+        weight, bias = self.weight, self.bias
+        if weight is None or bias is None:
+            weight, bias = torch.ones_like(self.running_mean), torch.zeros_like(self.running_mean)
+        out, mean, square = Grouped.apply(x, weight, bias, local, self.eps)
+        self._track(mean, square, x.numel() // (local * x.shape[1]))
+        return out  # type: ignore[no-any-return]
+
+    def _over_ranks(self, x: Tensor) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        parts = torch.unflatten(wide, 0, (local, len(x) // local))  # a view in every memory format
-        axes = [1, *range(3, parts.ndim)]
-        count = parts.numel() // (local * x.shape[1])
-        if self.groups == 1:  # one group over all ranks
-            count *= dist.world()
-            mean = dist.total(parts.mean(axes, keepdim=True)) / dist.world()
-            square = dist.total(((parts - mean) ** 2).mean(axes, keepdim=True)) / dist.world()
-        else:
-            square, mean = torch.var_mean(parts, axes, correction=0, keepdim=True)
-        self._track(mean, square * (count / max(count - 1, 1)))
-        out: Tensor = ((parts - mean) * torch.rsqrt(square + self.eps)).flatten(0, 1)
+        axes = [0, *range(2, x.ndim)]
+        mean = dist.total(wide.mean(axes, keepdim=True)) / dist.world()
+        square = dist.total(((wide - mean) ** 2).mean(axes, keepdim=True)) / dist.world()
+        self._track(mean, square, x.numel() // x.shape[1] * dist.world())
+        out = (wide - mean) * torch.rsqrt(square + self.eps)
         if self.weight is not None and self.bias is not None:
-            shape = (1, -1, *[1] * (x.ndim - 2))
-            out = out * self.weight.view(shape) + self.bias.view(shape)
+            out = out * _channels(self.weight, x) + _channels(self.bias, x)
         return out.to(x.dtype)
 
     @torch.no_grad()
-    def _track(self, mean: Tensor, var: Tensor) -> None:
-        """Move the running statistics towards the mean over this rank's groups."""
-        for running, now in ((self.running_mean, mean), (self.running_var, var)):
+    def _track(self, mean: Tensor, square: Tensor, count: int) -> None:
+        """Move the running statistics towards the mean over groups (G,...,C,...) of `count` numbers each."""
+        for running, now in ((self.running_mean, mean), (self.running_var, square * (count / max(count - 1, 1)))):
             running.lerp_(now.mean(0).flatten().to(running.dtype), self.momentum)
 
     def extra_repr(self) -> str:
         """Sizes for print(net)."""
         return f"{len(self.running_mean)}, groups={self.groups}"
+
+
+class Grouped(torch.autograd.Function):
+    """Batch norm of consecutive parts of a batch, each with statistics of its own.
+
+    Written out because autograd's own backward reads the images twice as often: here one pass sums dy and dy x_hat for
+    each group, and both the input's and the weights' gradients come from those sums.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, ...]:
+        """Normalised x (B,C,...), and mean and variance (G,1,C,1...) of its groups."""
+        parts = _parts(x, groups)
+        square, mean = torch.var_mean(parts, _axes(parts), correction=0, keepdim=True)
+        scale = torch.rsqrt(square + eps)
+        flat = ((parts - mean) * scale).flatten(0, 1)
+        out = flat * _channels(weight, flat) + _channels(bias, flat)  # no view, since a ReLU may write into it
+        ctx.save_for_backward(x, weight, mean, scale)
+        ctx.mark_non_differentiable(mean, square)
+        return out.to(x.dtype), mean, square
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        """dx = w/s (dy - mean(dy) - x_hat mean(dy x_hat)), means over the group."""
+        x, weight, mean, scale = ctx.saved_tensors
+        parts, dy = _parts(x, len(mean)), _parts(dy, len(mean))
+        hat, axes = (parts - mean) * scale, _axes(parts)
+        plain, along = dy.sum(axes, keepdim=True), (dy * hat).sum(axes, keepdim=True)
+        count = parts.numel() // plain.numel()
+        dx = (scale * (dy - plain / count - hat * (along / count))).flatten(0, 1) * _channels(weight, x)
+        into = [total.sum(0).flatten().to(weight.dtype) for total in (along, plain)]
+        return dx.to(x.dtype), *into, None, None
+
+
+def _parts(x: Tensor, groups: int) -> Tensor:
+    """(B,C,...) as (G,B/G,C,...), a view in every memory format, with at least float32's precision."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    return torch.unflatten(wide, 0, (groups, len(x) // groups))
+
+
+def _axes(parts: Tensor) -> list[int]:
+    """All axes but group and channel."""
+    return [1, *range(3, parts.ndim)]
+
+
+def _channels(values: Tensor, x: Tensor) -> Tensor:
+    """One number per channel (C), to be multiplied with x (B,C,...)."""
+    return values.view(1, -1, *[1] * (x.ndim - 2))
 
 
 def local_groups(groups: int, batch: int) -> int:
