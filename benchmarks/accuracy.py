@@ -9,7 +9,7 @@
 
 Finished runs are those of results/accuracy.jsonl and of --out. Scores are of the last epoch, on the test split. With
 --validate a tenth of the train images is held out before pretraining and scored on instead: values of recipes are
-chosen that way. Times of a run that had others --beside it are not to be compared. ANTIPODE_DATA names the folder with CIFAR-10.
+chosen that way. The times of a run that had others --beside it say nothing. ANTIPODE_DATA names CIFAR-10's folder.
 """
 
 import argparse

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from antipode.core import passes
 from antipode.methods import PRESETS, arguments, build
 from antipode.nets.norm import convert
 from antipode.types import Batch
@@ -202,6 +203,27 @@ def test_torch_compile_takes_the_whole_graph(variant):
     if any(part.filling for part in learner.modules() if hasattr(part, "filling")):
         train(learner, 3)
         assert torch.allclose(compiled(b).loss, learner(b).loss, rtol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_views_at_once_are_views_one_by_one(double, variant, monkeypatch):
+    """On a GPU views with statistics of their own pass the network as one batch; nothing else may change."""
+    learners, losses, seen = [], [], []
+    for at_once in (False, True):
+        monkeypatch.setattr(passes, "worth_it", lambda images, answer=at_once: answer)
+        torch.manual_seed(1)
+        learners.append(make(variant))
+        learners[-1].online.register_forward_pre_hook(lambda _, x, at_once=at_once: seen.append((at_once, len(x[0]))))
+        losses.append(train(learners[-1], 4))
+    assert all(abs(a - b) < 1e-9 * max(1, abs(a)) for a, b in zip(*losses, strict=True))
+    for (name, a), b in zip(learners[0].state_dict().items(), learners[1].state_dict().values(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-8, atol=1e-10), name
+    if len(learners[0].seen) > 1 and not learners[0].joint and "crops" not in variant:
+        assert max(size for at_once, size in seen if at_once) > max(size for at_once, size in seen if not at_once)
+    compiled = torch.compile(learners[1], fullgraph=True, backend="eager")
+    b = batch(learners[1].views, step=9)
+    assert torch.allclose(compiled(b).loss, learners[1](b).loss)
+    torch.compiler.reset()
 
 
 def test_real_compilation_gives_the_eager_loss():

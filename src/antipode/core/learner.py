@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from antipode import dist, rng
 from antipode.core.objective import Metrics, Objective, centroid
 from antipode.core.pairing import Pairing, views_of
+from antipode.core.passes import Apart, ours, passes
 from antipode.core.regularise import Regulariser
 from antipode.core.scores import precise, unit
-from antipode.core.twin import Twin, passes
+from antipode.core.twin import Twin
 from antipode.types import Batch, Output, Pair
 
 Weighted = tuple[str, float, Regulariser]  # its name in the metrics, its weight, itself
@@ -73,6 +74,7 @@ class Learner(nn.Module):
         self.online, self.twin, self.objective, self.predictor = online, twin, objective, predictor
         self.pairing, self.regularisers, self.options = pairing, list(regularisers), dict(options or {})
         self.scale, self.joint, self.renormalise, self.on, self.remember = scale, joint, renormalise, on, remember
+        self.together = ours(online) and ours(predictor)
         self.views = views_of(pairing)
         self.key_views = sorted({view for _, keys in pairing for view in keys})
         queries = {view for views, _ in pairing for view in views}
@@ -141,10 +143,11 @@ class Learner(nn.Module):
         """Projections and predictions (N,D) of each view seen; without a predictor they are the same."""
         z: list[Tensor] = []
         p: list[Tensor] = []
-        for x, views in passes(images, self.joint):
-            out = self.online(x)
-            z += out.chunk(views)
-            p += (out if self.predictor is None else self.predictor(out)).chunk(views)
+        for x, views, apart in passes(images, self.joint, self.together):
+            with Apart(apart):
+                out = self.online(x)
+                z += out.chunk(views)
+                p += (out if self.predictor is None else self.predictor(out)).chunk(views)
         return dict(zip(self.seen, z, strict=True)), dict(zip(self.seen, p, strict=True))
 
     def _pairs(self, query: dict[int, Tensor], k: dict[int, Tensor], owner: Tensor, noise: Tensor) -> list[Pair]:

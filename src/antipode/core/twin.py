@@ -2,15 +2,15 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import groupby
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from antipode import dist, rng
+from antipode.core.passes import Apart, ours, passes
 
 Momentum = Callable[[float], float]  # progress in [0,1] -> share of the old weights
 
@@ -86,7 +86,7 @@ class Ema(nn.Module):
     def __init__(self, online: nn.Module, momentum: Momentum, *, shuffle: bool = False, joint: bool = False) -> None:
         super().__init__()
         self.net = copy.deepcopy(online).requires_grad_(False)
-        self.momentum, self.shuffle, self.joint = momentum, shuffle, joint
+        self.momentum, self.shuffle, self.joint, self.together = momentum, shuffle, joint, ours(self.net)
         # two buffers' worth, since 1 - float32(0.999) is not float32(0.001); on the device for CUDA graphs
         self.register_buffer("pace", torch.tensor([momentum(0.0), 1 - momentum(0.0)]))
 
@@ -94,18 +94,24 @@ class Ema(nn.Module):
     def forward(self, images: list[Tensor], z: list[Tensor], owner: Tensor, noise: Tensor) -> list[Tensor]:
         """Keys (N,D) of each view, without gradient."""
         keys: list[Tensor] = []
-        for x, views in passes(images, self.joint):
-            out = self._shuffled(x, owner, rng.fold(noise, len(keys))) if self.shuffle else self.net(x)
+        for x, views, apart in passes(images, self.joint, self.together):
+            with Apart(apart):
+                out = self._shuffled(x, owner, noise, len(keys), apart) if self.shuffle else self.net(x)
             keys += out.chunk(views)
         return keys
 
-    def _shuffled(self, x: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
-        """The net's output (B,D) of images (B,C,H,W), view after view, that pass through it in a random order."""
-        views = torch.arange(len(x) // len(owner), device=x.device)
-        lots = rng.fold(rng.fold(noise, views[:, None]), owner).flatten()
-        order = torch.argsort(dist.gather(lots), stable=True)
-        out = dist.gather(self.net(dist.mine(dist.gather(x)[order])))
-        return dist.mine(out[torch.argsort(order)])
+    def _shuffled(self, x: Tensor, owner: Tensor, noise: Tensor, first: int, apart: int) -> Tensor:
+        """The net's output (B,D) of images (B,C,H,W), view after view, that pass through it in a random order.
+
+        Views that are kept `apart` have an order each, drawn by their place from `first` on.
+        """
+        views = torch.arange(len(x) // apart // len(owner), device=x.device)
+        lots = [rng.fold(rng.fold(rng.fold(noise, first + n), views[:, None]), owner).flatten() for n in range(apart)]
+        orders = [torch.argsort(dist.gather(lot), stable=True) for lot in lots]
+        mixed = [dist.mine(dist.gather(part)[order]) for part, order in zip(x.chunk(apart), orders, strict=True)]
+        outs = self.net(torch.cat(mixed)).chunk(apart)
+        back = [dist.mine(dist.gather(o)[torch.argsort(order)]) for o, order in zip(outs, orders, strict=True)]
+        return torch.cat(back)
 
     def at(self, progress: float) -> None:
         """Set the momentum for a step at `progress`."""
@@ -123,16 +129,6 @@ class Ema(nn.Module):
             return
         torch._foreach_mul_(mine, self.pace[0])
         torch._foreach_add_(mine, list(torch._foreach_mul(theirs, self.pace[1])))
-
-
-def passes(images: list[Tensor], joint: bool) -> Iterator[tuple[Tensor, int]]:
-    """What goes through a network at once, and how many views it is: all neighbours of one size if joint, else one."""
-    if not joint:
-        yield from ((view, 1) for view in images)
-        return
-    for _, group in groupby(images, key=lambda view: view.shape):
-        part = list(group)
-        yield (torch.cat(part) if len(part) > 1 else part[0]), len(part)
 
 
 def _share(momentum: float) -> None:

@@ -55,7 +55,8 @@ class First(nn.Conv2d):
         """(N,C,H,W) -> (N,width,H',W'), the same sums with and without padding."""
         if not x.is_cuda:
             return super().forward(x)
-        return self._conv_forward(eight(x), eight(self.weight), self.bias)
+        out: Tensor = self._conv_forward(eight(x), eight(self.weight), self.bias)
+        return out
 
 
 def eight(x: Tensor) -> Tensor:

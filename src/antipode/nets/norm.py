@@ -3,6 +3,8 @@
 SiMo, BYOL and SimSiam need statistics of the whole batch; MoCo, AdCo and JCL need them broken into the groups that
 their eight GPUs gave, or queries and keys of an image can tell each other by their batch. `nn.SyncBatchNorm` refuses
 CPU tensors and knows nothing of groups on one device, so the layer is ours. Parameter and buffer names are torch's.
+
+Views with statistics of their own may still pass as one batch (core/passes.py): they are groups, too.
 """
 
 from typing import Any, TypeVar
@@ -12,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from antipode import dist
+from antipode.core.passes import views_apart
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -48,38 +51,40 @@ class BatchNorm(nn.Module):
         mean, var, weight, bias = self.running_mean, self.running_var, self.weight, self.bias
         if not self.training:
             return F.batch_norm(x, mean, var, weight, bias, False, self.momentum, self.eps)
-        if x.numel() * dist.world() == x.shape[1]:
+        views = views_apart()
+        if x.numel() * dist.world() == x.shape[1] * views:
             raise ValueError("batch norm needs at least two images in a batch to take statistics of, got one")
-        self.num_batches_tracked += 1
-        local = local_groups(self.groups, len(x))
-        if local == 1 and (self.groups > 1 or dist.world() == 1):
+        self.num_batches_tracked += views
+        local = local_groups(self.groups, len(x) // views)
+        if self.groups == 1 and dist.world() > 1:
+            return self._over_ranks(x, views)
+        if local * views == 1:
             return F.batch_norm(x, mean, var, weight, bias, True, self.momentum, self.eps)
-        return self._over_ranks(x) if self.groups == 1 else self._grouped(x, local)
+        return self._grouped(x, local, views)
 
-    def _grouped(self, x: Tensor, local: int) -> Tensor:
-        weight, bias = self.weight, self.bias
-        if weight is None or bias is None:
-            weight, bias = torch.ones_like(self.running_mean), torch.zeros_like(self.running_mean)
-        out, mean, square = Grouped.apply(x, weight, bias, local, self.eps)
-        self._track(mean, square, x.numel() // (local * x.shape[1]))
+    def _grouped(self, x: Tensor, local: int, views: int) -> Tensor:
+        weight = torch.ones_like(self.running_mean) if self.weight is None else self.weight
+        bias = torch.zeros_like(self.running_mean) if self.bias is None else self.bias
+        out, mean, square = Grouped.apply(x, weight, bias, local * views, self.eps)
+        self._track(mean, square, x.numel() // (local * views * x.shape[1]), views)
         return out  # type: ignore[no-any-return]
 
-    def _over_ranks(self, x: Tensor) -> Tensor:
-        wide = x if x.dtype == torch.float64 else x.float()
-        axes = [0, *range(2, x.ndim)]
-        mean = dist.total(wide.mean(axes, keepdim=True)) / dist.world()
-        square = dist.total(((wide - mean) ** 2).mean(axes, keepdim=True)) / dist.world()
-        self._track(mean, square, x.numel() // x.shape[1] * dist.world())
-        out = (wide - mean) * torch.rsqrt(square + self.eps)
+    def _over_ranks(self, x: Tensor, views: int) -> Tensor:
+        parts = _parts(x, views)
+        mean = dist.total(parts.mean(_axes(parts), keepdim=True)) / dist.world()
+        square = dist.total(((parts - mean) ** 2).mean(_axes(parts), keepdim=True)) / dist.world()
+        self._track(mean, square, x.numel() // (views * x.shape[1]) * dist.world(), views)
+        out = ((parts - mean) * torch.rsqrt(square + self.eps)).flatten(0, 1)
         if self.weight is not None and self.bias is not None:
             out = out * _channels(self.weight, x) + _channels(self.bias, x)
         return out.to(x.dtype)
 
     @torch.no_grad()
-    def _track(self, mean: Tensor, square: Tensor, count: int) -> None:
-        """Move the running statistics towards the mean over groups (G,...,C,...) of `count` numbers each."""
+    def _track(self, mean: Tensor, square: Tensor, count: int, views: int) -> None:
+        """Move the running statistics, view after view, towards the mean over its groups of `count` numbers each."""
         for running, now in ((self.running_mean, mean), (self.running_var, square * (count / max(count - 1, 1)))):
-            running.lerp_(now.mean(0).flatten().to(running.dtype), self.momentum)
+            for view in now.to(running.dtype).view(views, -1, len(running)):
+                running.data.lerp_(view.mean(0), self.momentum)  # F.batch_norm saves them, but does not use them
 
     def extra_repr(self) -> str:
         """Sizes for print(net)."""

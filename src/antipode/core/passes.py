@@ -1,0 +1,53 @@
+"""How the views of a batch go through a network: one by one, or at once with or without common statistics.
+
+Large kernels keep a GPU busier than small ones, so on a GPU views of one size always go through as one batch. Where the
+paper gives each view statistics of its own, batch norm asks `views_apart` and treats every view as a batch of its own.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+
+_APART = [1]
+
+
+class Apart:
+    """Inside, a batch is `views` equal parts, and batch norm treats each as the batch of a pass of its own."""
+
+    def __init__(self, views: int) -> None:
+        self.views = views
+
+    def __enter__(self) -> None:
+        _APART[0] = self.views
+
+    def __exit__(self, *_: object) -> None:
+        _APART[0] = 1
+
+
+def views_apart() -> int:
+    """How many views with statistics of their own the batch in flight consists of, one after the other."""
+    return _APART[0]
+
+
+def ours(net: nn.Module | None) -> bool:
+    """Whether no batch norm of torch's own is inside, which would not ask."""
+    return net is None or not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in net.modules())
+
+
+def worth_it(images: list[Tensor]) -> bool:
+    """Whether views that could go one by one had better go at once: on a GPU."""
+    return images[0].is_cuda
+
+
+def passes(images: list[Tensor], joint: bool, together: bool) -> Iterator[tuple[Tensor, int, int]]:
+    """What goes through a network at once, how many views it is, and how many of them have statistics of their own.
+
+    Neighbours of one size go through at once if `joint`, with common statistics, and on a GPU also if `together`: the
+    same numbers as one by one. A CPU gains nothing from that.
+    """
+    at_once = joint or (together and worth_it(images))
+    for _, group in groupby(enumerate(images), key=lambda view: view[1].shape if at_once else view[0]):
+        part = [view for _, view in group]
+        yield (torch.cat(part) if len(part) > 1 else part[0]), len(part), 1 if joint else len(part)
