@@ -21,6 +21,7 @@ from antipode.data.splits import Splits
 from antipode.engine.progress import Silent
 from antipode.engine.recipe import resolve
 from antipode.engine.rundir import RunDir
+from antipode.engine.step import filling
 from antipode.engine.train import Book, build
 from antipode.types import Batch
 
@@ -39,6 +40,8 @@ def bare(job, steps: int) -> float:
     """Seconds of a step on a fixed batch."""
     _, _, batch = next(job.loader.steps())
     batch = Batch([view.clone() for view in batch.views], batch.owner.clone())
+    while filling(job.step.learner):  # a step that fills AdCo's bank is another one
+        job.step(batch)
     for _ in range(3):
         job.step(batch)
     step = lambda: job.step(batch)  # noqa: E731
