@@ -6,7 +6,7 @@ import torchvision
 from torch import nn
 
 from antipode.methods import build
-from antipode.nets.backbone import RESNETS, backbone, eight, width, zero_residuals
+from antipode.nets.backbone import RESNETS, backbone, width, zero_residuals
 from antipode.nets.heads import StandardLinear, mlp
 from antipode.nets.norm import BatchNorm
 
@@ -20,17 +20,6 @@ def test_same_keys_and_outputs_as_torchvision(name):
     with torch.no_grad():
         assert torch.equal(ours(x), theirs(x))
     assert width(ours) == theirs(x).shape[1]
-
-
-@pytest.mark.parametrize("channels", [1, 3, 8, 13])
-def test_channels_padded_with_zeros_change_no_convolution(double, channels):
-    x, weight = torch.randn(2, channels, 6, 6), torch.randn(4, channels, 3, 3, requires_grad=True)
-    padded = eight(x)
-    assert padded.shape[1] == (channels + 7) // 8 * 8
-    plain, ours = nn.functional.conv2d(x, weight), nn.functional.conv2d(padded, eight(weight))
-    assert torch.allclose(ours, plain)
-    mine, theirs = (torch.autograd.grad(out.square().sum(), weight)[0] for out in (ours, plain))
-    assert torch.allclose(mine, theirs)
 
 
 @pytest.mark.parametrize("name", RESNETS)

@@ -5,7 +5,6 @@ paper gives each view statistics of its own, batch norm asks `views_apart` and t
 """
 
 from collections.abc import Iterator
-from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +46,11 @@ def passes(images: list[Tensor], joint: bool, together: bool) -> Iterator[tuple[
     Neighbours of one size go through at once if `joint`, with common statistics, and on a GPU also if `together`: the
     same numbers as one by one. A CPU gains nothing from that.
     """
-    at_once = joint or (together and worth_it(images))
-    for _, group in groupby(enumerate(images), key=lambda view: view[1].shape if at_once else view[0]):
-        part = [view for _, view in group]
-        yield (torch.cat(part) if len(part) > 1 else part[0]), len(part), 1 if joint else len(part)
+    at_once, start = joint or (together and worth_it(images)), 0
+    while start < len(images):  # spelt out: torch 2.11's compiler does not take itertools.groupby here
+        end = start + 1
+        while at_once and end < len(images) and images[end].shape == images[start].shape:
+            end += 1
+        views = images[start:end]
+        yield (torch.cat(views) if len(views) > 1 else views[0]), len(views), 1 if joint else len(views)
+        start = end

@@ -9,7 +9,6 @@ import difflib
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
@@ -48,22 +47,6 @@ RESNETS = {
 }
 
 
-class First(nn.Conv2d):
-    """The first convolution. Tensor cores take eight channels at a time, so on a GPU three are padded with zeros."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N,C,H,W) -> (N,width,H',W'), the same sums with and without padding."""
-        if not x.is_cuda:
-            return super().forward(x)
-        out: Tensor = self._conv_forward(eight(x), eight(self.weight), self.bias)
-        return out
-
-
-def eight(x: Tensor) -> Tensor:
-    """(N,C,H,W) with zero channels up to the next multiple of eight."""
-    return F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 8))
-
-
 class ResNet(nn.Module):
     """Images (N,C,H,W) -> features (N,width). Keys as torchvision's, without fc."""
 
@@ -75,7 +58,7 @@ class ResNet(nn.Module):
             raise ValueError(f"images need at least one channel, got {channels}")
         first = shape.width
         kernel, stride, padding, pool = STEMS[stem]
-        self.conv1 = First(channels, first, kernel, stride, padding, bias=False)
+        self.conv1 = nn.Conv2d(channels, first, kernel, stride, padding, bias=False)
         self.bn1 = nn.BatchNorm2d(first)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if pool else nn.Identity()

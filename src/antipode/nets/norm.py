@@ -65,12 +65,17 @@ class BatchNorm(nn.Module):
     def _grouped(self, x: Tensor, local: int, views: int) -> Tensor:
         weight = torch.ones_like(self.running_mean) if self.weight is None else self.weight
         bias = torch.zeros_like(self.running_mean) if self.bias is None else self.bias
-        out, mean, square = Grouped.apply(x, weight, bias, local * views, self.eps)
-        self._track(mean, square, x.numel() // (local * views * x.shape[1]), views)
-        return out  # type: ignore[no-any-return]
+        wide = _wide(x)  # outside of Grouped: torch 2.11 loses the gradient of one that ends in a cast to its own type
+        with torch.no_grad():
+            parts = _parts(wide, local * views)
+            square, mean = torch.var_mean(parts, _axes(parts), correction=0, keepdim=True)
+            self._track(mean, square, parts.numel() // square.numel(), views)
+            scale = torch.rsqrt(square + self.eps)
+        out: Tensor = Grouped.apply(wide, weight.to(wide.dtype), bias.to(wide.dtype), mean, scale)
+        return out.to(x.dtype)
 
     def _over_ranks(self, x: Tensor, views: int) -> Tensor:
-        parts = _parts(x, views)
+        parts = _parts(_wide(x), views)
         mean = dist.total(parts.mean(_axes(parts), keepdim=True)) / dist.world()
         square = dist.total(((parts - mean) ** 2).mean(_axes(parts), keepdim=True)) / dist.world()
         self._track(mean, square, x.numel() // (views * x.shape[1]) * dist.world(), views)
@@ -95,23 +100,19 @@ class Grouped(torch.autograd.Function):
     """Batch norm of consecutive parts of a batch, each with statistics of its own.
 
     Written out because autograd's own backward reads the images twice as often: here one pass sums dy and dy x_hat for
-    each group, and both the input's and the weights' gradients come from those sums.
+    each group, and both the input's and the weights' gradients come from those sums. The statistics come in ready, and
+    the gradient takes them for the functions of x that they are.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, ...]:
-        """Normalised x (B,C,...), and mean and variance (G,1,C,1...) of its groups."""
-        parts = _parts(x, groups)
-        square, mean = torch.var_mean(parts, _axes(parts), correction=0, keepdim=True)
-        scale = torch.rsqrt(square + eps)
-        flat = ((parts - mean) * scale).flatten(0, 1)
-        out = flat * _channels(weight, flat) + _channels(bias, flat)  # no view, since a ReLU may write into it
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+        """Normalised x (B,C,...), given mean and 1/deviation (G,1,C,1...) of its groups."""
         ctx.save_for_backward(x, weight, mean, scale)
-        ctx.mark_non_differentiable(mean, square)
-        return out.to(x.dtype), mean, square
+        flat = ((_parts(x, len(mean)) - mean) * scale).flatten(0, 1)
+        return flat * _channels(weight, x) + _channels(bias, x)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """dx = w/s (dy - mean(dy) - x_hat mean(dy x_hat)), means over the group."""
         x, weight, mean, scale = ctx.saved_tensors
         parts, dy = _parts(x, len(mean)), _parts(dy, len(mean))
@@ -119,14 +120,17 @@ class Grouped(torch.autograd.Function):
         plain, along = dy.sum(axes, keepdim=True), (dy * hat).sum(axes, keepdim=True)
         count = parts.numel() // plain.numel()
         dx = (scale * (dy - plain / count - hat * (along / count))).flatten(0, 1) * _channels(weight, x)
-        into = [total.sum(0).flatten().to(weight.dtype) for total in (along, plain)]
-        return dx.to(x.dtype), *into, None, None
+        return dx, along.sum(0).flatten(), plain.sum(0).flatten(), None, None
+
+
+def _wide(x: Tensor) -> Tensor:
+    """x with at least float32's precision."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _parts(x: Tensor, groups: int) -> Tensor:
-    """(B,C,...) as (G,B/G,C,...), a view in every memory format, with at least float32's precision."""
-    wide = x if x.dtype == torch.float64 else x.float()
-    return torch.unflatten(wide, 0, (groups, len(x) // groups))
+    """(B,C,...) as (G,B/G,C,...), a view in every memory format."""
+    return torch.unflatten(x, 0, (groups, len(x) // groups))
 
 
 def _axes(parts: Tensor) -> list[int]:
