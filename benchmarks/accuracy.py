@@ -4,12 +4,14 @@
     python benchmarks/accuracy.py --minutes 9 --out new.jsonl       # what is missing, in order, as far as the time goes
     python benchmarks/accuracy.py --only 'dcl-*' --seed 1           # some of them, with another seed
     python benchmarks/accuracy.py --only mocov2 --validate --set method.tau=0.1   # to choose a value
-    printf '%s\n' byol adco jcl | xargs -P 2 -I NAME python benchmarks/accuracy.py --beside 1 --only NAME  # two at once
+    python benchmarks/accuracy.py --jobs 2                          # two at once: one compiles while another trains
     python benchmarks/tables.py                                     # RESULTS.md and its pictures from the lines
 
-Finished runs are those of results/accuracy.jsonl and of --out. Scores are of the last epoch, on the test split. With
---validate a tenth of the train images is held out before pretraining and scored on instead: values of recipes are
-chosen that way. The times of a run that had others --beside it say nothing. ANTIPODE_DATA names CIFAR-10's folder.
+Finished runs are those of results/accuracy.jsonl and of --out. Scores are of the last epoch, on the test split. A run's
+line is written after each score, so that a visit that ends in the middle of scoring loses none; its last line counts.
+With --validate a tenth of the train images is held out before pretraining and scored on instead: values of recipes are
+chosen that way. With --jobs the times of a run say nothing, and `beside` in its line says that it was not alone; two
+share a GPU better where NVIDIA's MPS runs (nvidia-cuda-mps-control -d). ANTIPODE_DATA names the folder with CIFAR-10.
 """
 
 import argparse
@@ -21,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -92,12 +96,13 @@ ENTRIES = methods() | paper() | rule()
 
 
 def lines(*files: Path) -> list[dict[str, Any]]:
-    """All lines of some files."""
-    return [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines() if line]
+    """The last line of each run and seed in some files."""
+    found = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines() if line]
+    return list({(line["run"], line["seed"]): line for line in found}.values())
 
 
-def train(name: str, entry: Entry, seed: int) -> dict[str, Any]:
-    """Train and score one entry; the line to keep."""
+def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
+    """Train and score one entry; the line to keep, anew after each score."""
     torch.compiler.reset()  # the compiler counts what it compiled for other learners, too
     cuda = torch.cuda.is_available()
     if cuda:
@@ -110,7 +115,6 @@ def train(name: str, entry: Entry, seed: int) -> dict[str, Any]:
         entry.recipe, epochs=entry.epochs, batch=entry.batch, seed=seed, out=out, overrides=values, quiet=True
     )
     trained, memory = time.perf_counter() - start, torch.cuda.max_memory_allocated() if cuda else 0
-    scores = antipode.evaluate(run, protocols=entry.protocols)
     rows = [row for row in run.metrics() if "loss" in row]
     speed = sorted(row["images_per_second"] for row in rows)[len(rows) // 2]
     kept = ("loss", "spread", "rank", "uniformity", "similarity")
@@ -121,16 +125,20 @@ def train(name: str, entry: Entry, seed: int) -> dict[str, Any]:
         "batch": entry.batch,
         "set": entry.values,
         "seed": seed,
-        "scores": {key: score.json() for key, score in scores.items()},
+        "scores": {},
         "last": {key: rows[-1][key] for key in kept if key in rows[-1]},
-        "seconds": {"training": trained, "all": time.perf_counter() - start},
+        "seconds": {"training": trained},
         "images_per_second": speed,
         "memory_gib": memory / 2**30,
         "command": " ".join(["python", *sys.argv]),
         **facts(),
     }
+    for protocol in entry.protocols:
+        scores = antipode.evaluate(run, protocols=[protocol])
+        line["scores"] |= {key: score.json() for key, score in scores.items()}
+        line["seconds"]["all"] = time.perf_counter() - start
+        yield line
     shutil.rmtree(out, ignore_errors=True)
-    return line
 
 
 def hold_out() -> None:
@@ -173,6 +181,21 @@ def asked(name: str, args: argparse.Namespace) -> tuple[str, Entry]:
     return (f"{name} validation" if args.validate else name), entry
 
 
+def apart(name: str, args: argparse.Namespace, end: float) -> None:
+    """One entry in a process of its own, if it can still start before `end`."""
+    if time.perf_counter() > end:
+        print(f"{name}: would be too long", flush=True)
+        return
+    same = {"--epochs": args.epochs, "--seed": args.seed, "--out": args.out, "--beside": args.jobs - 1}
+    words = [word for key, value in same.items() if value is not None for word in (key, str(value))]
+    for key, values in (("--protocol", args.protocol), ("--set", args.set)):
+        words += [key, *values] if values else []
+    words += ["--validate"] if args.validate else []
+    done = subprocess.run([sys.executable, __file__, "--only", name, *words], check=False)
+    if done.returncode:
+        print(f"{name}: failed with status {done.returncode}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="names or patterns, in this order")
@@ -183,7 +206,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DONE, help="the file that new lines are added to")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="values to try; the name shows them")
     parser.add_argument("--validate", action="store_true", help="score on held-out train images")
-    parser.add_argument("--beside", type=int, default=0, metavar="N", help="how many other runs share the device")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
+    parser.add_argument("--beside", type=int, default=0, help=argparse.SUPPRESS)  # how many others share the device
     parser.add_argument("--list", action="store_true", help="only say what there is")
     args = parser.parse_args()
     start = time.perf_counter()
@@ -193,18 +217,28 @@ def main() -> None:
     done = {(line["run"], line["seed"]) for line in lines(DONE, args.out)}
     if args.validate:
         hold_out()
+    pool = ThreadPoolExecutor(args.jobs)
     for plain in dict.fromkeys(names):
         name, entry = asked(plain, args)
         finished = (name, args.seed) in done
         if args.list or finished:
             print(f"{name:22} {'done' if finished else f'about {entry.seconds:.0f} s on an H200'}")
             continue
-        if time.perf_counter() - start + entry.seconds > 60 * args.minutes:
+        end = start + 60 * args.minutes - entry.seconds
+        if args.jobs > 1:
+            pool.submit(apart, plain, args, end)
+        elif time.perf_counter() > end:
             print(f"{name}: {entry.seconds:.0f} s would be too long", flush=True)
-            continue
-        line = train(name, entry, args.seed) | {"beside": args.beside}
+        else:
+            note(name, entry, args)
+    pool.shutdown()
+
+
+def note(name: str, entry: Entry, args: argparse.Namespace) -> None:
+    """Train, score and write down one entry."""
+    for line in train(name, entry, args.seed):
         with args.out.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(line | {"beside": args.beside}) + "\n")
         shown = ", ".join(f"{key} {score['value']:.2f}" for key, score in line["scores"].items())
         print(f"{name}: {shown}; {line['seconds']['training']:.0f} s of training", flush=True)
 

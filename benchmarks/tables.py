@@ -18,8 +18,10 @@ Line = dict[str, Any]
 
 
 def accuracy() -> list[Line]:
+    """The last line of each run and seed."""
     file = HERE / "results" / "accuracy.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
+    found = [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
+    return list({(line["run"], line["seed"]): line for line in found}.values())
 
 
 def spread(values: list[float]) -> str:
@@ -62,7 +64,7 @@ def runs() -> str:
         first = lines[0]
         recipe = f"{first['recipe']} {changed(first)}".strip()
         scores = [spread(found) if (found := values(lines, one)) else "" for one in protocols]
-        cost = [f"{first['images_per_second']:,.0f}", f"{first['memory_gib']:.1f} GiB"]
+        cost = ["" if first.get("beside") else f"{first['images_per_second']:,.0f}", f"{first['memory_gib']:.1f} GiB"]
         rows.append([name, recipe, str(first["epochs"]), str(first["batch"]), *scores, *cost, took(first)])
     return f"{where(accuracy())}\n\n{table(head, rows)}"
 
@@ -75,7 +77,8 @@ def plain(line: Line) -> bool:
 
 
 def took(line: Line) -> str:
-    return f"{line['seconds']['training']:.0f} s"
+    """Seconds of training; a run that shared its GPU has none to compare."""
+    return "" if line.get("beside") else f"{line['seconds']['training']:.0f} s"
 
 
 def where(lines: list[Line]) -> str:
@@ -84,24 +87,44 @@ def where(lines: list[Line]) -> str:
     return "{}, torch {}, commit {}, {}.".format(*found)
 
 
+def visits() -> list[Line]:
+    """One line for each time that throughput.py ran."""
+    file = HERE / "results" / "throughput.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
+
+
+def over_lightly(visit: Line) -> list[float]:
+    """SimCLR's images/s in one visit: ours, the best of lightly's, and the ratio; nothing if one was not run."""
+    ours = [row["ours"]["images_per_second"] for row in visit["rows"] if row["recipe"] == "cifar10.simclr"]
+    theirs = [one["images_per_second"] for one in visit["lightly"]]
+    return [ours[0], max(theirs), ours[0] / max(theirs)] if ours and theirs else []
+
+
 def throughput() -> str:
-    """Ours over the bare step and over lightly."""
-    file = HERE / "results" / "throughput-h200.json"
-    if not file.exists():
+    """SimCLR against lightly visit by visit; every recipe against its own bare step, as last measured."""
+    if not visits():
         return "Nothing is measured yet."
-    found = json.loads(file.read_text())
-    best = max((one["images_per_second"] for one in found["lightly"]), default=None)
-    rows = []
-    for row in found["rows"]:
-        speed = row["ours"]["images_per_second"]
-        bare = [f"{row['bare']['ms']:.2f} ms", f"{100 * row['share']:.1f} %"]
-        over = f"{speed / best:.2f}" if best and row["recipe"] == "cifar10.simclr" else ""
-        recipe = f"{row['recipe']} {changed(row)}".strip()
-        rows.append([recipe, f"{speed:,.0f}", *bare, f"{row['bare']['memory_gib']:.1f} GiB", over])
-    head = ["recipe", "images/s of `pretrain`", "bare step", "share of the bare speed", "GPU memory", "over lightly"]
-    theirs = f" lightly {found['lightly'][0]['version']}: {best:,.0f} images/s." if best else ""
-    facts = f"{found['device']}, torch {found['torch']}, {found['cores']} cores, commit {found['commit']}.{theirs}"
-    return f"{facts}\n\n{table(head, rows)}"
+    compared = [
+        [visit["date"], visit["commit"], f"{found[0]:,.0f}", f"{found[1]:,.0f}", f"**{found[2]:.2f}**"]
+        for visit in visits()
+        if (found := over_lightly(visit))
+    ]
+    last = {(row["recipe"], changed(row)): (row, visit["commit"]) for visit in visits() for row in visit["rows"]}
+    rows = [
+        [
+            f"{name} {values}".strip(),
+            f"{row['ours']['images_per_second']:,.0f}",
+            f"{row['bare']['ms']:.2f} ms",
+            f"{100 * row['share']:.1f} %",
+            f"{row['bare']['memory_gib']:.1f} GiB",
+            commit,
+        ]
+        for (name, values), (row, commit) in last.items()
+    ]
+    head = ["recipe", "images/s of `pretrain`", "bare step", "share of the bare speed", "GPU memory", "commit"]
+    facts = ", ".join(sorted({f"{v['device']}, torch {v['torch']}, {v['cores']} cores" for v in visits()}))
+    against = table(["day", "commit", "ours", "lightly 1.6.0", "ratio"], compared)
+    return f"{facts}. SimCLR, images/s:\n\n{against}\n\n{table(head, rows)}"
 
 
 SECTIONS = {"accuracy": runs, "throughput": throughput}
@@ -136,14 +159,11 @@ def pictures() -> None:
         axes.set_xlabel("CIFAR-10 test accuracy in %, 100 epochs")
         axes.legend(loc="lower right")
         figure.savefig(PICTURES / "accuracy.png", dpi=120)
-    file = HERE / "results" / "throughput-h200.json"
-    found = json.loads(file.read_text()) if file.exists() else {"lightly": []}
-    if found["lightly"]:
-        ours = next(row["ours"]["images_per_second"] for row in found["rows"] if row["recipe"] == "cifar10.simclr")
-        best = max(found["lightly"], key=lambda one: one["images_per_second"])
+    compared = [found for visit in visits() if (found := over_lightly(visit))]
+    if compared:
+        ours, theirs, _ = compared[-1]
         figure, axes = plt.subplots(figsize=(7, 1.7), layout="constrained")
-        names = ["antipode", f"lightly {best['version']}"]
-        bars = axes.barh(names, [ours, best["images_per_second"]], color=["C0", "C7"])
+        bars = axes.barh(["antipode", "lightly 1.6.0"], [ours, theirs], color=["C0", "C7"])
         axes.bar_label(bars, fmt="{:,.0f}", padding=3)
         axes.invert_yaxis()
         axes.margins(x=0.15)

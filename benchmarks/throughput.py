@@ -1,6 +1,6 @@
 """Images per second of `pretrain`, of the bare step on a fixed batch, and of lightly as its example does it: one run.
 
-    python benchmarks/throughput.py --out throughput.json
+    python benchmarks/throughput.py                      # adds a line to results/throughput.jsonl
     python benchmarks/throughput.py --recipe cifar10.simclr cifar10.byol --no-lightly
 
 ResNet-18 with the small stem, two views of 32 px, batch 256, bf16, 50,000 CIFAR-10 images (ANTIPODE_DATA). The sides
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import time
+import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +23,7 @@ import torch
 import antipode
 from antipode.data.catalog import load
 from antipode.engine.recipe import resolve
+from antipode.engine.step import Slower
 from antipode.engine.train import build
 from overhead import bare
 
@@ -103,6 +105,33 @@ def lightly(steps: int, workers: int) -> dict[str, Any]:
     return {"images_per_second": speed, "workers": workers, "version": package.__version__}
 
 
+def row(name: str, steps: int, epochs: int) -> dict[str, Any]:
+    """A recipe's bare step and whole loop, and whether anything of it could not be compiled."""
+    values = RECIPES.get(name, {})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", Slower)
+        plain, whole = step(name, values, steps), ours(name, values, epochs)
+    batch = resolve(name, overrides=values).train.batch
+    share = whole["images_per_second"] * plain["ms"] / 1e3 / batch
+    slow = [str(one.message) for one in caught if issubclass(one.category, Slower)]
+    said = f"{whole['images_per_second']:,.0f} images/s, {100 * share:.1f} % of the bare {plain['ms']:.2f} ms"
+    print(f"{name}: {said}, {whole['start']:.0f} s to start{''.join(f'; {one}' for one in slow)}", flush=True)
+    found = {"recipe": name, "set": values, "batch": batch, "bare": plain, "ours": whole, "share": share}
+    return found | ({"slower": slow} if slow else {})
+
+
+class Visit:
+    """One line of results, written anew with each thing measured; earlier lines stay."""
+
+    def __init__(self, file: Path, line: dict[str, Any]) -> None:
+        self.file, self.line = file, line
+        self.earlier = file.read_text() if file.exists() else ""
+
+    def add(self, key: str, value: dict[str, Any]) -> None:
+        self.line[key].append(value)
+        self.file.write_text(self.earlier + json.dumps(self.line) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", nargs="+", default=list(RECIPES))
@@ -110,31 +139,27 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--lightly", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--out", type=Path, default=Path("throughput.json"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "throughput.jsonl")
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cores": os.cpu_count()}
-    facts["commit"] = os.environ.get("ANTIPODE_COMMIT", "")
-    theirs = [lightly(args.steps, args.workers)] if args.lightly else []
-    for name in args.recipe:
-        values = RECIPES.get(name, {})
-        plain, whole = step(name, values, args.steps), ours(name, values, args.epochs)
-        batch = resolve(name, overrides=values).train.batch
-        row = {"recipe": name, "set": values, "batch": batch, "bare": plain, "ours": whole}
-        row["share"] = whole["images_per_second"] * plain["ms"] / 1e3 / batch
-        rows.append(row)
-        said = (
-            f"{whole['images_per_second']:,.0f} images/s, {100 * row['share']:.1f} % of the bare {plain['ms']:.2f} ms"
-        )
-        print(f"{name}: {said}, {whole['start']:.0f} s to start", flush=True)
-        args.out.write_text(json.dumps({**facts, "lightly": theirs, "rows": rows}, indent=1) + "\n")
-    if args.lightly:
-        theirs.append(lightly(args.steps, args.workers))  # again: ours ran in between
-        best = max(one["images_per_second"] for one in theirs)
-        print(
-            f"lightly {best:,.0f} images/s; ours over it {rows[0]['ours']['images_per_second'] / best:.2f}", flush=True
-        )
-        args.out.write_text(json.dumps({**facts, "lightly": theirs, "rows": rows}, indent=1) + "\n")
+    facts: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    facts |= {
+        "cores": os.cpu_count(),
+        "commit": os.environ.get("ANTIPODE_COMMIT", ""),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    visit = Visit(args.out, {**facts, "lightly": [], "rows": []})
+    for number, name in enumerate(args.recipe):
+        if args.lightly and number < 2:  # before and after ours
+            visit.add("lightly", lightly(args.steps, args.workers))
+        try:
+            visit.add("rows", row(name, args.steps, args.epochs))
+        except Exception as error:  # what others measured must not be lost for one that fails
+            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+    theirs = [one["images_per_second"] for one in visit.line["lightly"]]
+    ours_too = [one for one in visit.line["rows"] if one["recipe"] == "cifar10.simclr"]
+    if theirs and ours_too:
+        ratio = ours_too[0]["ours"]["images_per_second"] / max(theirs)
+        print(f"lightly {', '.join(f'{speed:,.0f}' for speed in theirs)} images/s; ours over its best {ratio:.2f}")
 
 
 if __name__ == "__main__":
