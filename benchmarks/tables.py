@@ -127,7 +127,20 @@ def throughput() -> str:
     return f"{facts}. SimCLR, images/s:\n\n{against}\n\n{table(head, rows)}"
 
 
-SECTIONS = {"accuracy": runs, "throughput": throughput}
+def breakdown() -> str:
+    """Milliseconds of a step by kind of kernel, one column for each recipe as last measured."""
+    file = HERE / "results" / "breakdown.jsonl"
+    found = [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
+    if not found:
+        return "Where the time of a step goes by kind of kernel (`benchmarks/breakdown.py`) is not measured yet."
+    last = {f"{line['recipe']} {changed(line)}".strip(): line for line in found}
+    kinds = list(dict.fromkeys(kind for line in last.values() for kind in line["ms"]))
+    rows = [[kind, *(f"{line['ms'].get(kind, 0):.2f}" for line in last.values())] for kind in kinds]
+    rows.append(["all", *(f"{sum(line['ms'].values()):.2f}" for line in last.values())])
+    return f"{where(list(last.values()))}\n\n{table(['ms of a step', *last], rows)}"
+
+
+SECTIONS = {"accuracy": runs, "throughput": throughput, "breakdown": breakdown}
 
 
 def filled(text: str) -> str:

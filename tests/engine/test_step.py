@@ -62,6 +62,16 @@ def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch):
         assert render(1) == 2
 
 
+def test_a_failure_in_a_worker_of_the_compiler_is_told_by_its_cause():
+    trace = (
+        "An exception occurred in a subprocess:\n\nName=triton_red_1\nTraceback (most recent call last):\n  File x\n"
+    )
+    with pytest.warns(step.Slower, match=r"subprocess: ValueError: numel 2097152 exceeds 1048576\); training goes on"):
+        step.slower(
+            "compiling the learner", RuntimeError(trace + "ValueError: numel 2097152 exceeds 1048576\n\nSet X=1")
+        )
+
+
 def test_a_wrong_batch_is_no_compiler_failure(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     job = one(make("simclr"))

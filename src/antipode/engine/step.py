@@ -1,5 +1,6 @@
 """One step of training: eager, compiled, or as one CUDA graph from image ids to updated queue."""
 
+import re
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -185,5 +186,9 @@ def _options() -> dict[str, Any]:
 
 def slower(what: str, error: Exception) -> None:
     """Say that something fast did not work."""
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    warnings.warn(f"{what} failed ({reason[:200]}); training goes on without it", Slower, stacklevel=3)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    reason = lines[0]
+    if reason.endswith(":") and len(lines) > 1:  # a worker's exception: the cause is where its traceback ends
+        trace = [line for line in lines if re.match(r"\w+(\.\w+)*(Error|Exception|Exceeded|OutOfResources)\b", line)]
+        reason = f"{reason} {(trace or lines)[-1]}"
+    warnings.warn(f"{what} failed ({reason[:300]}); training goes on without it", Slower, stacklevel=3)
