@@ -49,7 +49,8 @@ def fold(key: Tensor, counter: Tensor | int) -> Tensor:
     """A new key for each counter; shapes broadcast."""
     if not isinstance(counter, Tensor):
         counter = torch.full((), counter, dtype=torch.int64, device=key.device)
-    return _mix(key ^ _mix(counter * 2 + GOLDEN))
+    # a shift, since torch 2.11's compiler makes an int32 index of 2 * arange + GOLDEN, and Triton refuses the constant
+    return _mix(key ^ _mix((counter << 1) + GOLDEN))
 
 
 def uniform(key: Tensor, count: int) -> Tensor:
