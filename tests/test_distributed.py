@@ -10,6 +10,7 @@ import torch
 import torch.distributed as process
 
 from antipode import functional as A
+from antipode.core import passes
 from antipode.nets.norm import BatchNorm
 from antipode.types import Batch
 from tests.toys import VARIANTS, batch, make, optimiser
@@ -96,6 +97,16 @@ def under_ddp(variant):
     return {f"loss {step}": loss for step, loss in enumerate(losses)}
 
 
+def at_once(variant, rank, world):
+    """As `run`, with views of their own statistics in one pass, as a compiled step on a GPU has them."""
+    plain, passes.worth_it = passes.worth_it, lambda images: True
+    try:
+        return run(variant, rank, world)
+    finally:
+        passes.worth_it = plain
+
+
+ONCE = ["byol", "msbreg", "adco-symmetric"]
 DDP = ["simclr", "mocov2", "adco", "jcl", "msbreg", "npid"]
 
 
@@ -105,6 +116,7 @@ def everything(rank, world):
     records = {variant: run(variant, rank, world) for variant in VARIANTS}
     if world > 1:
         records |= {f"ddp {variant}": under_ddp(variant) for variant in DDP}
+        records |= {f"at once {variant}": at_once(variant, rank, world) for variant in ONCE}
     return records | {f"functional {name}": functional(name, rank, world) for name in LOSSES}
 
 
@@ -131,6 +143,14 @@ def test_two_processes_equal_one(records, name):
     for key, value in one.items():
         assert torch.allclose(value, first[key], rtol=1e-9, atol=1e-10), key
         assert torch.equal(first[key], second[key]), key  # the ranks agree to the bit
+
+
+@pytest.mark.parametrize("variant", ONCE)
+def test_views_at_once_on_two_processes_equal_views_one_by_one_on_one(records, variant):
+    one, first, second = records
+    for key, value in one[variant].items():
+        assert torch.allclose(value, first[f"at once {variant}"][key], rtol=1e-9, atol=1e-10), key
+        assert torch.equal(first[f"at once {variant}"][key], second[f"at once {variant}"][key]), key
 
 
 @pytest.mark.parametrize("variant", DDP)

@@ -73,7 +73,7 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
     dist.setup(device.type)
     if recipe.train.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
-    # all batches have one shape, and cuDNN's guess for one of ResNet-18's convolutions is six times too slow (H200)
+    # all batches have one shape; the search made SimCLR's step 6 % and BYOL's 7 % faster than cuDNN's guesses (H200)
     torch.backends.cudnn.benchmark = not recipe.train.deterministic
     data = splits or load(recipe.data.name, root=recipe.data.root, download=recipe.data.download)
     policy = dict(recipe.views.arguments)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from antipode import dist
 from antipode.core.passes import views_apart
@@ -101,7 +102,7 @@ class Grouped(torch.autograd.Function):
 
     Written out because autograd's own backward reads the images twice as often: here one pass sums dy and dy x_hat for
     each group, and both the input's and the weights' gradients come from those sums. The statistics come in ready, and
-    the gradient takes them for the functions of x that they are.
+    the gradient takes them for the functions of x that they are; a second derivative is refused.
     """
 
     @staticmethod
@@ -112,6 +113,7 @@ class Grouped(torch.autograd.Function):
         return flat * _channels(weight, x) + _channels(bias, x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """dx = w/s (dy - mean(dy) - x_hat mean(dy x_hat)), means over the group."""
         x, weight, mean, scale = ctx.saved_tensors
