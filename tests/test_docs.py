@@ -1,5 +1,6 @@
 """What the documents say is what the code does."""
 
+import json
 import re
 import subprocess
 import sys
@@ -43,3 +44,19 @@ def test_examples_run(example):
         [sys.executable, example, "--quick"], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_results_page_says_what_was_measured():
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_speed_in_the_readme_is_the_last_one_measured():
+    *_, last = (ROOT / "benchmarks" / "results" / "throughput.jsonl").read_text().splitlines()
+    visit = json.loads(last)
+    ours = next(row["ours"]["images_per_second"] for row in visit["rows"] if row["recipe"] == "cifar10.simclr")
+    page = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{ours:,.0f} images/s" in page
+    assert all(f"{one['images_per_second']:,.0f}" in page for one in visit["lightly"])
