@@ -54,9 +54,13 @@ def test_the_results_page_says_what_was_measured():
 
 
 def test_the_speed_in_the_readme_is_the_last_one_measured():
-    *_, last = (ROOT / "benchmarks" / "results" / "throughput.jsonl").read_text().splitlines()
-    visit = json.loads(last)
-    ours = next(row["ours"]["images_per_second"] for row in visit["rows"] if row["recipe"] == "cifar10.simclr")
+    lines = (ROOT / "benchmarks" / "results" / "throughput.jsonl").read_text().splitlines()
+    *_, (visit, ours) = (
+        (visit, row["ours"]["images_per_second"])
+        for visit in map(json.loads, lines)
+        for row in visit["rows"]
+        if row["recipe"] == "cifar10.simclr" and visit["lightly"]
+    )
     page = " ".join((ROOT / "README.md").read_text().split())
     assert f"{ours:,.0f} images/s" in page
     assert all(f"{one['images_per_second']:,.0f}" in page for one in visit["lightly"])
