@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import antipode
 from antipode import cli
 from antipode.analysis.catalog import ANALYSES
 from antipode.data.catalog import PREFIXES, SETS
@@ -392,6 +393,30 @@ def test_analyse_prints_what_it_adds_to_the_run(run):
     numbers = content["digits"]["npc"]["values"]
     assert status == 0
     assert out.splitlines() == [f"digits  npc  {name}: {number:.5g}" for name, number in numbers.items()]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("evaluate run --protocol knn linear-fast --json", "evaluate run --protocol knn --protocol linear-fast --json"),
+        ("analyse --what npc spectrum run", "analyse --what npc --what spectrum run"),
+        ("analyse run run --what npc", "analyse run run --what npc"),
+        ("pretrain --set a=1 b=2 digits.dcl --data d", "pretrain --set a=1 --set b=2 digits.dcl --data d"),
+        ("pretrain digits.dcl --set=a=1 b=2", "pretrain digits.dcl --set=a=1 --set b=2"),
+        ("evaluate --protocol knn random:resnet18 --json", "evaluate --protocol knn random:resnet18 --json"),
+        ("evaluate run --protocol --json", "evaluate run --protocol --json"),
+    ],
+)
+def test_several_values_may_follow_one_flag(words, expected, tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert cli.repeated(words.split()) == expected.split()
+
+
+def test_one_protocol_analysis_or_run_needs_no_list(run, tmp_path):
+    assert list(antipode.evaluate(run, "knn")) == ["knn"]
+    assert list(next(iter(antipode.analyse(run, "spectrum").values()))) == ["spectrum"]
+    assert antipode.report(run, out=tmp_path / "one.html").exists()
 
 
 def test_report_prints_where_the_page_is(run, tmp_path):

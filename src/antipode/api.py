@@ -151,7 +151,7 @@ def _text(run: str | Path | Run) -> str:
 
 def evaluate(
     run: str | Path | Run,
-    protocols: Sequence[str] = ("knn",),
+    protocols: Sequence[str] | str = ("knn",),
     *,
     data: "str | Dataset[Any] | None" = None,
     out: str | Path | None = None,
@@ -165,7 +165,7 @@ def evaluate(
     the folder. A score on another data set than the run's own is filed under `protocol@data`. `backbone` is the module
     that a run of one's own had, to load its weights into.
     """
-    wanted = {name: protocol.known(name) for name in protocols}
+    wanted = {name: protocol.known(name) for name in ([protocols] if isinstance(protocols, str) else protocols)}
     if not wanted:
         raise ValueError(f"there is nothing to evaluate: choose protocols from {', '.join(protocol.PROTOCOLS)}")
     home = data if isinstance(data, str) else next((one.data for one in wanted.values() if one.data), None)
@@ -224,7 +224,7 @@ def _fits(path: Path, backbone: nn.Module, splits: Splits) -> None:
 
 def analyse(
     runs: "Sequence[str | Path | Run] | str | Path | Run",
-    what: Sequence[str] | None = None,
+    what: Sequence[str] | str | None = None,
     *,
     data: "Dataset[Any] | None" = None,
     images: int | None = None,
@@ -236,8 +236,7 @@ def analyse(
     Without `what`, all that fit the runs; one that does not is {"skipped": why}. `images` caps how many images each
     uses, `data` is the data set of one's own that a run was trained on.
     """
-    given = [runs] if isinstance(runs, str | Path | Run) else list(runs)
-    paths = [run.path if isinstance(run, Run) else Path(run).expanduser() for run in given]
+    paths, what = _paths(runs), [what] if isinstance(what, str) else what
     if what is not None:
         analyses.known(what)
     absent = [path for path in paths if not (path / "recipe.json").exists()]
@@ -302,9 +301,15 @@ def export(run: str | Path | Run, format: str, out: str | Path) -> Path:
     return write_export(net, file, format=format, name=recipe.backbone.name, stem=recipe.backbone.stem, size=size)
 
 
-def report(runs: Sequence[str | Path | Run], out: str | Path | None = None) -> Path:
+def _paths(runs: "Sequence[str | Path | Run] | str | Path | Run") -> list[Path]:
+    """The folders of one run or several."""
+    given = [runs] if isinstance(runs, str | Path | Run) else list(runs)
+    return [run.path if isinstance(run, Run) else Path(run).expanduser() for run in given]
+
+
+def report(runs: "Sequence[str | Path | Run] | str | Path | Run", out: str | Path | None = None) -> Path:
     """One self-contained HTML page for one or several runs; also for folders that hold scores and no run."""
-    paths = [run.path if isinstance(run, Run) else Path(run).expanduser() for run in runs]
+    paths = _paths(runs)
     absent = [path for path in paths if not any((path / name).exists() for name in ("recipe.json", "scores.json"))]
     if not paths or absent:
         raise FileNotFoundError(f"there is no run in {absent[0] if absent else 'an empty list'}")

@@ -292,7 +292,7 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     warnings.showwarning = _warn
     try:
-        status = app(args=words, prog_name="antipode", standalone_mode=False)
+        status = app(args=repeated(words), prog_name="antipode", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
         sentence, status = _refusal(error)
         if not sentence:
@@ -301,6 +301,30 @@ def main(arguments: list[str] | None = None) -> None:
     if status == 130:  # the parser makes this of a Ctrl-C
         _end(INTERRUPTED.get(words[0], "interrupted"), 130)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+MANY = ("--protocol", "--what", "--set")
+
+
+def repeated(words: list[str]) -> list[str]:
+    """The words with `--what a b` spelt `--what a --what b`, which the parser takes.
+
+    Words after such a flag's first value are values, too: with an equals sign for --set, else all but flags and runs.
+    """
+    found: list[str] = []
+    flag, first = "", False
+    for word in words:
+        if word.startswith("-"):
+            name, equals, _ = word.partition("=")
+            flag, first = (name if name in MANY else ""), not equals
+        elif first or not flag:
+            first = False
+        elif "=" in word if flag == "--set" else not (":" in word or Path(word).expanduser().exists()):
+            found.append(flag)
+        else:
+            flag = ""
+        found.append(word)
+    return found
 
 
 INTERRUPTED = dict.fromkeys(
