@@ -326,6 +326,17 @@ def test_networks_with_a_stem_of_their_own_get_none():
         assert resolve("cifar10.dcl", flags={"backbone.name": name}).backbone.stem is None
 
 
+def test_a_pack_has_the_numbers_of_the_set_it_was_made_of(tmp_path):
+    (tmp_path / "meta.json").write_text('{"name": "digits"}')
+    packed, plain = resolve("digits.dcl", data=f"packed:{tmp_path}"), resolve("digits.dcl")
+    assert packed.data.name == f"packed:{tmp_path}"
+    for one, other in ((packed.views, plain.views), (packed.backbone, plain.backbone), (packed.method, plain.method)):
+        assert one == other
+    assert packed.optim == plain.optim
+    (tmp_path / "meta.json").write_text('{"name": "photos"}')
+    assert resolve("digits.dcl", data=f"packed:{tmp_path}").views.size == 224
+
+
 @pytest.mark.parametrize("data", ["folder:photos", "webdataset:x-{0..3}.tar", "hf:me/mine", "packed:x", "python:Mine"])
 def test_any_data_set_goes_with_any_method(data):
     for method in PRESETS:

@@ -204,12 +204,25 @@ def _given(recipe: Any) -> Layer:
     return of_file(Path(recipe).expanduser())
 
 
+def _stands_for(data: str) -> str:
+    """The data set whose numbers hold: for a pack that of the set it was made of, where that has some."""
+    kind, _, place = data.partition(":")
+    if kind != "packed":
+        return data
+    try:
+        name = json.loads((Path(place).expanduser() / "meta.json").read_text())["name"]
+    except (OSError, ValueError, KeyError, TypeError):  # the loader says what is wrong with the folder
+        return data
+    return name if name in DATASETS else data
+
+
 def _case(start: Layer, user: User, images: int | None) -> Case:
     """What the layers depend on, checked."""
     from antipode.methods import arguments  # noqa: PLC0415  (torch)
 
     method, data = (convert(key, start[key][0], str) for key in ("method.name", "data.name"))
     _check_data(data)
+    data = _stands_for(data)
     takes = {f"method.{name}": p.annotation for name, p in arguments(method).items()}
     asked: dict[str, Any] = {}
     for key, (value, _) in user.values.items():
