@@ -298,7 +298,7 @@ def test_parquet_has_a_row_for_each_image(slim, tmp_path):
 
 def test_parquet_without_pyarrow_is_a_sentence_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match="pip install pyarrow"):
+    with pytest.raises(ValueError, match=r"pip install 'antipode\[data\]'"):
         api.embed(tmp_path / "no run", Noise(3), out=tmp_path / "f.parquet")
 
 

@@ -59,4 +59,4 @@ def _arrow() -> tuple[Any, Any]:
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise ValueError("a .parquet file needs pyarrow (pip install pyarrow); .npz needs nothing") from None
+        raise ValueError("a .parquet file needs pyarrow (pip install 'antipode[data]'); .npz needs nothing") from None
