@@ -10,8 +10,8 @@
 Finished runs are those of results/accuracy.jsonl and of --out. Scores are of the last epoch, on the test split. A run's
 line is written after each score, so that a visit that ends in the middle of scoring loses none; its last line counts.
 With --validate a tenth of the train images is held out before pretraining and scored on instead: values of recipes are
-chosen that way. With --jobs the times of a run say nothing, and `beside` in its line says that it was not alone; two
-share a GPU better where NVIDIA's MPS runs (nvidia-cuda-mps-control -d). ANTIPODE_DATA names the folder with CIFAR-10.
+chosen that way. With --jobs the times of a run say nothing, and `beside` in its line says that it was not alone.
+ANTIPODE_DATA names the folder with CIFAR-10.
 """
 
 import argparse

@@ -74,7 +74,8 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
     if recipe.train.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
     # all batches have one shape; the search made SimCLR's step 6 % and BYOL's 7 % faster than cuDNN's guesses (H200)
-    torch.backends.cudnn.benchmark = not recipe.train.deterministic
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = not recipe.train.deterministic
     data = splits or load(recipe.data.name, root=recipe.data.root, download=recipe.data.download)
     policy = dict(recipe.views.arguments)
     views = make_views(recipe.views.policy, size=recipe.views.size, mean=data.mean, std=data.std, **policy).to(device)

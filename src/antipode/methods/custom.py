@@ -84,9 +84,7 @@ def custom(
         twin=_twin(online, given),
         pairing=PAIRINGS[pairing](views),
         objective=_objective(given),
-        predictor=convert(mlp([dim, size if hidden is None else hidden, dim], norm=norm), groups)
-        if predictor
-        else None,
+        predictor=convert(mlp([dim, inner, dim], norm=norm), groups) if predictor else None,
         regularisers=[(name, given[name], term) for name, term in REGULARISERS.items() if given[name]],
         scale=scale,
         joint=joint,
