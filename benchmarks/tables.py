@@ -15,6 +15,7 @@ from typing import Any
 HERE = Path(__file__).parent
 RESULTS, PICTURES = HERE / "RESULTS.md", HERE.parent / "docs" / "pictures"
 Line = dict[str, Any]
+TABLE_1 = ((32, 78.9, 83.7), (64, 80.4, 84.4), (128, 81.1, 84.4), (256, 81.4, 84.2))  # DCL's: batch, SimCLR, DCL
 
 
 def accuracy() -> list[Line]:
@@ -52,28 +53,78 @@ def changed(line: Line) -> str:
     return ", ".join(f"{key.removeprefix('method.')} {value}" for key, value in line["set"].items())
 
 
+def part(line: Line) -> str:
+    """Which table of RESULTS.md a run belongs to."""
+    if line["run"].endswith("validation"):
+        return "validation"
+    if "-paper-" in line["run"]:
+        return "settings"
+    return "rule" if line["run"].startswith("simo-") and line["epochs"] == 100 else "accuracy"
+
+
+def chosen(name: str) -> dict[str, list[Line]]:
+    """The runs of one table, best kNN first."""
+    groups = grouped([line for line in accuracy() if part(line) == name])
+    return dict(sorted(groups.items(), key=lambda group: -statistics.mean(values(group[1], "knn"))))
+
+
 def runs() -> str:
-    """One row for each run, best kNN first."""
-    groups = grouped([line for line in accuracy() if not line["run"].endswith("validation")])
+    """One row for each method, and for each that ran longer or with other values."""
+    groups = chosen("accuracy")
     if not groups:
         return "Nothing is measured yet."
     protocols = list(dict.fromkeys(name for lines in groups.values() for line in lines for name in line["scores"]))
-    head = ["run", "recipe", "epochs", "batch", *protocols, "images/s", "GPU memory", "training"]
+    head = ["run", "recipe", "epochs", "batch", *protocols, "images/s", "GPU memory", "training", "commit"]
     rows = []
-    for name, lines in sorted(groups.items(), key=lambda group: -statistics.mean(values(group[1], "knn"))):
+    for name, lines in groups.items():
         first = lines[0]
         recipe = f"{first['recipe']} {changed(first)}".strip()
         scores = [spread(found) if (found := values(lines, one)) else "" for one in protocols]
         cost = ["" if first.get("beside") else f"{first['images_per_second']:,.0f}", f"{first['memory_gib']:.1f} GiB"]
-        rows.append([name, recipe, str(first["epochs"]), str(first["batch"]), *scores, *cost, took(first)])
-    return f"{where(accuracy())}\n\n{table(head, rows)}"
+        facts = [str(first["epochs"]), str(first["batch"]), *scores, *cost, took(first), first["commit"]]
+        rows.append([name, recipe, *facts])
+    return f"{where([line for lines in groups.values() for line in lines])}\n\n{table(head, rows)}"
+
+
+def scores(name: str) -> list[str]:
+    """kNN and linear-fast of a run, empty where there is none."""
+    lines = [line for line in accuracy() if line["run"] == name]
+    return [spread(found) if (found := values(lines, one)) else "" for one in ("knn", "linear-fast")]
+
+
+def settings() -> str:
+    """DCL against SimCLR in the paper's settings, beside the paper's table 1 (200 epochs)."""
+    groups = chosen("settings")
+    if not groups:
+        return "DCL against SimCLR in the paper's settings is not measured yet."
+    rows = []
+    for batch, simclr, dcl in TABLE_1:
+        ours = [*scores(f"simclr-paper-{batch}"), *scores(f"dcl-paper-{batch}")]
+        gain = f"{float(ours[2].split()[0]) - float(ours[0].split()[0]):+.1f}" if ours[0] and ours[2] else ""
+        if any(ours):
+            rows.append([str(batch), *ours, gain, f"{simclr} / {dcl}", f"{dcl - simclr:+.1f}"])
+    head = ["batch", "SimCLR knn", "linear-fast", "DCL knn", "linear-fast", "gain in knn"]
+    facts = where([line for lines in groups.values() for line in lines])
+    return f"{facts}\n\n{table([*head, 'paper, knn at 200 epochs', 'gain'], rows)}"
+
+
+def rule() -> str:
+    """SiMo with K negatives, with EqCo's rule and without."""
+    groups = chosen("rule")
+    if not groups:
+        return "SiMo with fewer negatives is not measured yet."
+    rows = [
+        [str(k), *with_rule, *without]
+        for k in (4, 16, 255)
+        if any([*(with_rule := scores(f"simo-{k}-rule")), *(without := scores(f"simo-{k}-plain"))])
+    ]
+    head = ["K", "with the rule: knn", "linear-fast", "without: knn", "linear-fast"]
+    return f"{where([line for lines in groups.values() for line in lines])}\n\n{table(head, rows)}"
 
 
 def plain(line: Line) -> bool:
     """Whether a run is a method as its recipe has it, at 100 epochs."""
-    return bool(
-        line["epochs"] == 100 and line["batch"] == 256 and " " not in line["run"] and "-paper" not in line["run"]
-    )
+    return bool(part(line) == "accuracy" and line["epochs"] == 100 and " " not in line["run"])
 
 
 def took(line: Line) -> str:
@@ -140,7 +191,13 @@ def breakdown() -> str:
     return f"{where(list(last.values()))}\n\n{table(['ms of a step', *last], rows)}"
 
 
-SECTIONS = {"accuracy": runs, "throughput": throughput, "breakdown": breakdown}
+SECTIONS = {
+    "accuracy": runs,
+    "settings": settings,
+    "rule": rule,
+    "throughput": throughput,
+    "breakdown": breakdown,
+}
 
 
 def filled(text: str) -> str:
