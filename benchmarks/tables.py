@@ -1,7 +1,7 @@
-"""RESULTS.md from the lines and files in results/: every table between two marks is written anew, the rest is kept.
+"""Tables of RESULTS.md and README.md from the lines in results/: what is between two marks is made anew, the rest kept.
 
 python benchmarks/tables.py            # tables and pictures
-python benchmarks/tables.py --check    # status 1 where RESULTS.md does not say what results/ say
+python benchmarks/tables.py --check    # status 1 where a page does not say what results/ say
 """
 
 import argparse
@@ -13,8 +13,23 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-RESULTS, PICTURES = HERE / "RESULTS.md", HERE.parent / "docs" / "pictures"
+RESULTS, README, PICTURES = HERE / "RESULTS.md", HERE.parent / "README.md", HERE.parent / "docs" / "pictures"
 Line = dict[str, Any]
+NAMES = {
+    "simclr": "SimCLR",
+    "dcl": "DCL",
+    "dclw": "DCLW",
+    "mocov2": "MoCo v2",
+    "byol": "BYOL",
+    "simsiam": "SimSiam",
+    "adco": "AdCo",
+    "adco-symmetric": "AdCo, symmetric",
+    "eqco": "EqCo on MoCo v2, K = 256",
+    "simo-255-rule": "SiMo",
+    "jcl": "JCL",
+    "msbreg-2": "MSBReg, 2 views",
+    "msbreg-4": "MSBReg, 4 views",
+}
 TABLE_1 = ((32, 78.9, 83.7), (64, 80.4, 84.4), (128, 81.1, 84.4), (256, 81.4, 84.2))  # DCL's: batch, SimCLR, DCL
 
 
@@ -62,9 +77,14 @@ def part(line: Line) -> str:
     return "rule" if line["run"].startswith("simo-") and line["epochs"] == 100 else "accuracy"
 
 
+def whole(line: Line) -> bool:
+    """SiMo as its recipe has it."""
+    return bool(line["run"] == "simo-255-rule")
+
+
 def chosen(name: str) -> dict[str, list[Line]]:
-    """The runs of one table, best kNN first."""
-    groups = grouped([line for line in accuracy() if part(line) == name])
+    """The runs of one table, best kNN first; SiMo's with all 255 negatives is SiMo as its recipe has it."""
+    groups = grouped([line for line in accuracy() if part(line) == name or (name == "accuracy" and whole(line))])
     return dict(sorted(groups.items(), key=lambda group: -statistics.mean(values(group[1], "knn"))))
 
 
@@ -124,7 +144,14 @@ def rule() -> str:
 
 def plain(line: Line) -> bool:
     """Whether a run is a method as its recipe has it, at 100 epochs."""
-    return bool(part(line) == "accuracy" and line["epochs"] == 100 and " " not in line["run"])
+    return whole(line) or bool(part(line) == "accuracy" and line["epochs"] == 100 and " " not in line["run"])
+
+
+def short() -> str:
+    """README's table: the methods as their recipes have them."""
+    groups = {name: lines for name, lines in chosen("accuracy").items() if plain(lines[0])}
+    rows = [[NAMES.get(name, name), *scores(name)] for name, lines in groups.items()]
+    return table(["CIFAR-10, ResNet-18, 100 epochs", "kNN", "linear (logistic)"], rows)
 
 
 def took(line: Line) -> str:
@@ -191,66 +218,98 @@ def breakdown() -> str:
     return f"{where(list(last.values()))}\n\n{table(['ms of a step', *last], rows)}"
 
 
-SECTIONS = {
-    "accuracy": runs,
-    "settings": settings,
-    "rule": rule,
-    "throughput": throughput,
-    "breakdown": breakdown,
+PAGES = {
+    RESULTS: {
+        "accuracy": runs,
+        "settings": settings,
+        "rule": rule,
+        "throughput": throughput,
+        "breakdown": breakdown,
+    },
+    README: {"results": short},
 }
 
 
-def filled(text: str) -> str:
-    """The text with every marked section made anew."""
-    for name, make in SECTIONS.items():
+def filled(page: Path) -> str:
+    """The text of a page with every marked section made anew."""
+    text = page.read_text()
+    for name, make in PAGES[page].items():
         start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         if start not in text:
-            sys.exit(f"RESULTS.md has no mark {start}")
+            sys.exit(f"{page.name} has no mark {start}")
         before, rest = text.split(start)
         text = f"{before}{start}\n{make()}\n{end}{rest.split(end)[1]}"
     return text
 
 
 def pictures() -> None:
-    """kNN and linear accuracy of the methods, best first; images/s against lightly's."""
+    """Accuracy of the methods, best first, beside DCL's gain at a small batch; images/s against lightly's."""
     import matplotlib.pyplot as plt
 
     PICTURES.mkdir(parents=True, exist_ok=True)
-    groups = {name: lines for name, lines in grouped(accuracy()).items() if plain(lines[0])}
+    groups = {name: lines for name, lines in chosen("accuracy").items() if plain(lines[0])}
     if groups:
-        order = sorted(groups, key=lambda name: statistics.mean(values(groups[name], "knn")))
-        figure, axes = plt.subplots(figsize=(7, 0.35 * len(order) + 1.2), layout="constrained")
-        for offset, protocol in ((-0.2, "knn"), (0.2, "linear-fast")):
-            means = [statistics.mean(values(groups[name], protocol) or [float("nan")]) for name in order]
-            bars = axes.barh([at + offset for at in range(len(order))], means, 0.38, label=protocol)
-            axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
-        axes.set_yticks(range(len(order)), order)
-        axes.set_xlim(60, 100)
-        axes.set_xlabel("CIFAR-10 test accuracy in %, 100 epochs")
-        axes.legend(loc="lower right")
+        figure, (left, right) = plt.subplots(
+            1, 2, figsize=(10, 0.36 * len(groups) + 1.4), layout="constrained", width_ratios=(5, 3)
+        )
+        bars(left, {NAMES.get(name, name): lines for name, lines in reversed(groups.items())})
+        left.set_xlabel("CIFAR-10 test accuracy in %, ResNet-18, 100 epochs, batch 256")
+        left.legend(loc="lower right")
+        pairs(right)
         figure.savefig(PICTURES / "accuracy.png", dpi=120)
+        plt.close(figure)
     compared = [found for visit in visits() if (found := over_lightly(visit))]
     if compared:
         ours, theirs, _ = compared[-1]
         figure, axes = plt.subplots(figsize=(7, 1.7), layout="constrained")
-        bars = axes.barh(["antipode", "lightly 1.6.0"], [ours, theirs], color=["C0", "C7"])
-        axes.bar_label(bars, fmt="{:,.0f}", padding=3)
+        drawn = axes.barh(["antipode", "lightly 1.6.0"], [ours, theirs], color=["C0", "C7"])
+        axes.bar_label(drawn, fmt="{:,.0f}", padding=3)
         axes.invert_yaxis()
         axes.margins(x=0.15)
         axes.set_xlabel("images/s: SimCLR, ResNet-18, two views of 32 px, batch 256, bf16, one H200")
         figure.savefig(PICTURES / "throughput.png", dpi=120)
+        plt.close(figure)
+
+
+def bars(axes: Any, groups: dict[str, list[Line]]) -> None:
+    """kNN and linear accuracy, a pair of bars for each run."""
+    for offset, protocol in ((0.2, "knn"), (-0.2, "linear-fast")):
+        means = [statistics.mean(values(lines, protocol) or [float("nan")]) for lines in groups.values()]
+        drawn = axes.barh([at + offset for at in range(len(groups))], means, 0.38, label=protocol)
+        axes.bar_label(drawn, fmt="%.1f", padding=2, fontsize=8)
+    axes.set_yticks(range(len(groups)), groups)
+    axes.set_xlim(60, 96)
+
+
+def pairs(axes: Any) -> None:
+    """kNN of SimCLR and DCL by batch in DCL's settings, ours and the paper's."""
+    for name, place, color in (("simclr", 1, "C7"), ("dcl", 2, "C0")):
+        ours = [(row[0], values(grouped(accuracy()).get(f"{name}-paper-{row[0]}", []), "knn")) for row in TABLE_1]
+        found = {batch: statistics.mean(knn) for batch, knn in ours if knn}
+        axes.plot([str(row[0]) for row in TABLE_1], [row[place] for row in TABLE_1], ":", color=color, marker=".")
+        axes.plot(
+            [str(batch) for batch in found], list(found.values()), "-", color=color, marker="o", label=NAMES[name]
+        )
+        for batch, knn in found.items():
+            axes.annotate(f"{knn:.1f}", (str(batch), knn), xytext=(7, -3), textcoords="offset points", fontsize=8)
+    axes.plot([], [], ":.", color="black", label="paper, 200 epochs")
+    axes.set_xlabel("batch; DCL's own settings")
+    axes.set_ylabel("kNN accuracy in %")
+    axes.legend(loc="lower right", fontsize=8)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    text = RESULTS.read_text()
-    made = filled(text)
-    if args.check:
-        sys.exit(0 if made == text else "RESULTS.md is older than results/: run benchmarks/tables.py")
-    RESULTS.write_text(made)
-    pictures()
+    for page in PAGES:
+        made = filled(page)
+        if not args.check:
+            page.write_text(made)
+        elif made != page.read_text():
+            sys.exit(f"{page.name} is older than results/: run benchmarks/tables.py")
+    if not args.check:
+        pictures()
 
 
 if __name__ == "__main__":
