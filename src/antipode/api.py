@@ -14,7 +14,7 @@ from antipode import dist
 from antipode.analysis import catalog as analyses
 from antipode.analysis.subject import Subject as Analysed
 from antipode.analysis.subject import named
-from antipode.data.catalog import load
+from antipode.data.catalog import Given, datasets, load
 from antipode.data.splits import Splits
 from antipode.data.views import Views
 from antipode.data.views import views as make_views
@@ -65,7 +65,7 @@ def pretrain(
     recipe: str | Path | Mapping[str, Any] | None = None,
     *,
     method: str | None = None,
-    data: "str | Dataset[Any] | None" = None,
+    data: Given | None = None,
     backbone: str | nn.Module | None = None,
     epochs: int | None = None,
     batch: int | None = None,
@@ -88,7 +88,7 @@ def pretrain(
         "train.device": device,
         "train.precision": precision,
     }
-    named = data if isinstance(data, str) or data is None else f"python:{type(data).__name__}"
+    named = data if isinstance(data, str) or data is None else f"python:{type(datasets(data)[0]).__name__}"
     asked = partial(resolve, recipe, method=method, data=named, overrides=overrides, flags=flags)
     wanted = asked()
     run = RunDir(out or Path("runs") / f"{wanted.data.name.replace('/', '-').replace(':', '-')}.{wanted.method.name}")
@@ -99,7 +99,10 @@ def pretrain(
         resume, overwrite = True, False  # what is there is the first attempt's, not what was to be replaced
     if not resume and not overwrite and run.holds_run():
         raise ValueError(f"{run.path} holds a run already: go on with --resume, or replace it with --overwrite")
-    splits = load(data) if isinstance(data, Dataset) else load(wanted.data.name, wanted.data.root, wanted.data.download)
+    if data is None or isinstance(data, str):
+        splits = load(wanted.data.name, wanted.data.root, wanted.data.download)
+    else:
+        splits = load(data)
     wanted = asked(images=len(splits.pretrain))  # a memory or queue may depend on their number
     if run.holds_run() and run.begun() and not overwrite:
         _same(run, wanted)
@@ -153,7 +156,7 @@ def evaluate(
     run: str | Path | Run,
     protocols: Sequence[str] | str = ("knn",),
     *,
-    data: "str | Dataset[Any] | None" = None,
+    data: Given | None = None,
     out: str | Path | None = None,
     seed: int | None = None,
     device: str = "auto",
@@ -186,7 +189,7 @@ def _scores(
     tasks: dict[str, Task] = {}
     scores: dict[str, Score] = {}
     for name, one in wanted.items():
-        place = data or one.data or own
+        place = (one.data or own) if data is None else data
         task = tasks.setdefault(str(place), _task(found, place, device, seed))
         value, unit, settings, n, more, split, epoch = one.run(task)
         on = task.splits.name
@@ -272,7 +275,7 @@ def _analysed(path: Path, loaded: dict[Any, Splits], data: Any, device: torch.de
     return Analysed(path.name, path, recipe, learner.to(device), splits, views, look, device)
 
 
-def embed(run: str | Path | Run, data: "str | Dataset[Any]", out: str | Path | None = None) -> Features:
+def embed(run: str | Path | Run, data: Given, out: str | Path | None = None) -> Features:
     """Features (N,D) and labels (N,) of all images of a data set, train then test; `out` is a .npz or .parquet file."""
     path = run.path if isinstance(run, Run) else Path(run).expanduser()
     file = Path(out).expanduser() if out is not None else None

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import antipode
 from antipode.data.catalog import load
@@ -49,6 +50,43 @@ def test_scores_on_other_data_do_not_replace_the_runs_own(run, monkeypatch):
     assert antipode.Run(run.path).scores["knn"] == own.json()
     assert antipode.Run(run.path).scores["knn@other"] == score.json()
     assert (score.data, score.n) == ("other", len(other.test))
+
+
+def own(count, seed, channels=1):
+    """Labelled images of one's own: brightness is the class."""
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 3
+    noise = torch.randint(0, 60, (count, channels, 8, 8), generator=draw)
+    return TensorDataset((noise + 80 * labels[:, None, None, None]).to(torch.uint8), labels)
+
+
+def test_datasets_of_ones_own_are_trained_on_and_scored(tmp_path):
+    train, test = own(45, 0), own(15, 1)
+    flags = {"backbone": "resnet10-slim", "epochs": 1, "batch": 15, "quiet": True}
+    both = antipode.pretrain(method="dcl", data=(train, test), out=tmp_path / "both", **flags)
+    alone = antipode.pretrain(method="dcl", data=train, out=tmp_path / "alone", **flags)
+    a, b = both.backbone().state_dict(), alone.backbone().state_dict()
+    assert all(torch.equal(a[name], b[name]) for name in a), "the test images have no part in training"
+    score = antipode.evaluate(both, "linear-fast", data=(train, test))["linear-fast"]
+    assert (score.n, score.data, score.value) == (15, "TensorDataset", 100.0)
+    wrong = TensorDataset(test.tensors[0], (test.tensors[1] + 1) % 3)
+    assert antipode.evaluate(both, "linear-fast", data=(train, wrong))["linear-fast"].value == 0.0
+    assert len(antipode.embed(both, (train, test)).x) == 60
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (5, "data is a name, a torch Dataset or a pair .* not int"),
+        ((own(9, 0), 5), "not TensorDataset, int"),
+        ((), "not nothing"),
+        ((own(9, 0), own(9, 0, channels=3)), "train images have 1 channels and test images 3"),
+        ("python:TensorDataset", "came from Python, as a TensorDataset"),
+    ],
+)
+def test_what_is_no_data_is_a_sentence(run, data, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        antipode.evaluate(run, data=data)
 
 
 def test_an_untrained_network_is_the_same_for_the_same_seed_and_another_for_another(tmp_path):

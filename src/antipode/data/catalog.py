@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch.utils.data import Dataset
 
@@ -49,18 +49,21 @@ HELP = {
 }
 
 
-def load(
-    name: "str | Dataset[Any] | Splits", root: str | Path | None = None, download: bool = False, seed: int = 0
-) -> Splits:
-    """The splits of a data set by name, or of a torch Dataset; ValueError or FileNotFoundError says what is wrong."""
+Given: TypeAlias = str | Dataset[Any] | tuple[Dataset[Any], Dataset[Any]]  # by name, one's own, one's own (train, test)
+
+
+def load(name: Given | Splits, root: str | Path | None = None, download: bool = False, seed: int = 0) -> Splits:
+    """The splits of a data set by name or of torch Datasets; ValueError or FileNotFoundError says what is wrong."""
     if isinstance(name, Splits):
         return name
-    if isinstance(name, Dataset):
-        return _own(name)
+    if not isinstance(name, str):
+        return _own(*datasets(name))
     where = Path(root) if root else None
     prefix, colon, rest = name.partition(":")
     if colon and prefix in PREFIXES and rest:
         return PREFIXES[prefix](rest, where, download)
+    if prefix == "python":
+        raise ValueError(f"these images came from Python, as a {rest}: give data= again, a Dataset or (train, test)")
     if name not in SETS:
         raise ValueError(unknown(name))
     return SETS[name](where, download, seed)
@@ -80,6 +83,18 @@ def summaries() -> dict[str, str]:
     return lines | {f"{prefix}:": text for prefix, text in HELP.items()}
 
 
-def _own(dataset: Dataset[Any]) -> Splits:
-    source = wrap(dataset)
-    return Splits(type(dataset).__name__, source, source, None, source.size, *normal(source))
+def datasets(given: Any) -> list[Dataset[Any]]:
+    """A Dataset, or train and test, as a list; a sentence for anything else."""
+    found = list(given) if isinstance(given, tuple | list) else [given]
+    if len(found) not in (1, 2) or not all(isinstance(one, Dataset) for one in found):
+        kinds = ", ".join(type(one).__name__ for one in found) or "nothing"
+        raise ValueError(f"data is a name, a torch Dataset or a pair (train, test) of them, not {kinds}")
+    return found
+
+
+def _own(train: Dataset[Any], test: Dataset[Any] | None = None) -> Splits:
+    """Labelled Datasets of one's own; without `test` nothing can be scored."""
+    source, held = wrap(train), None if test is None else wrap(test)
+    if held is not None and held.channels != source.channels:
+        raise ValueError(f"train images have {source.channels} channels and test images {held.channels}")
+    return Splits(type(train).__name__, source, source, held, source.size, *normal(source))

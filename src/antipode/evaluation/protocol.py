@@ -54,7 +54,7 @@ PROTOCOLS: dict[str, Protocol] = {
 def known(protocol: str) -> Protocol:
     """The protocol of a name; a name that is none is refused."""
     if protocol not in PROTOCOLS:
-        near = difflib.get_close_matches(protocol, PROTOCOLS, 1)
+        near = difflib.get_close_matches(str(protocol), PROTOCOLS, 1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(f"there is no protocol {protocol!r}{hint}: choose from {', '.join(PROTOCOLS)}")
     return PROTOCOLS[protocol]
