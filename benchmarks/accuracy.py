@@ -69,6 +69,7 @@ def methods() -> dict[str, Entry]:
         "jcl": Entry("cifar10.jcl", seconds=260),
         "msbreg-2": Entry("cifar10.msbreg", values={"method.views": 2}, seconds=240),
         "msbreg-4": Entry("cifar10.msbreg", seconds=400),
+        "dclw-multicrop": Entry("cifar10.dclw", values={"method.crops": 6}, seconds=300),  # DCL's table 2
     }
 
 

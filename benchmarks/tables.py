@@ -29,6 +29,7 @@ NAMES = {
     "jcl": "JCL",
     "msbreg-2": "MSBReg, 2 views",
     "msbreg-4": "MSBReg, 4 views",
+    "dclw-multicrop": "DCLW, 6 small crops",
 }
 TABLE_1 = ((32, 78.9, 83.7), (64, 80.4, 84.4), (128, 81.1, 84.4), (256, 81.4, 84.2))  # DCL's: batch, SimCLR, DCL
 

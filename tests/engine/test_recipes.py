@@ -183,6 +183,9 @@ def test_msbreg_is_the_papers():
         holds(f"{data}.msbreg", common | {"optim.network.lr": lr, "train.epochs": epochs, "backbone.name": net})
     holds("imagenet100.msbreg", {"method.singular_value": 0.004, "method.brownian": 0.5, "method.views": 4})
     holds("stl10.msbreg", {"method.brownian": 0.05})
+    bounded = {"optim.network.name": "sgd", "optim.network.clip": 1.0, "optim.predictor.clip": 1.0}
+    holds("cifar10.msbreg", bounded | {"method.brownian": 0.05, "optim.network.warmup": 10})
+    holds("cifar10.byol", {"optim.network.clip": None})
     # its BYOL is itself with two views and without regularisers
     byol = {"optim.network.lr": 0.4, "optim.network.rule": "views", "method.hidden": 512, "method.dim": 128}
     holds("imagenet100.byol", byol | {"views.policy": "byol"})

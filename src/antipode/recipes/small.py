@@ -26,7 +26,7 @@ def small(case: Case, known: Known) -> Layer:
     tiny = known.scale == "tiny"
     if case.method in ("npid", "invspread") and not tiny:
         return _memory(case)
-    own = _heads(case) if tiny else _bank(case)
+    own = _heads(case) if tiny else stack(_bank(case), _forces(case))
     return stack(_rate(case, tiny), known.views, few_images(case), _images(case), _temperature(case, tiny), own)
 
 
@@ -96,6 +96,15 @@ def _bank(case: Case) -> Layer:
     return (
         method("ours: held-out CIFAR-10 images (benchmarks/RESULTS.md)", bank_lr=0.3) if case.method == "adco" else {}
     )
+
+
+def _forces(case: Case) -> Layer:
+    """MSBReg under SGD: at the start the singular-value term is most of the loss, and no LARS bounds its step here."""
+    if case.method != "msbreg":
+        return {}
+    clip = said("ours: held-out CIFAR-10 images (benchmarks/RESULTS.md)", {"optim.network.clip": 1.0})
+    force = method("MSBReg supplement, table 4 (STL-10, ResNet-18)", brownian=0.05)
+    return stack(clip, warm_up(case, "MSBReg supplement 1.1"), force)
 
 
 def _heads(case: Case) -> Layer:
