@@ -190,7 +190,9 @@ def _scores(
     scores: dict[str, Score] = {}
     for name, one in wanted.items():
         place = (one.data or own) if data is None else data
-        task = tasks.setdefault(str(place), _task(found, place, device, seed))
+        if str(place) not in tasks:
+            tasks[str(place)] = _task(found, place, device, seed)
+        task = tasks[str(place)]
         value, unit, settings, n, more, split, epoch = one.run(task)
         on = task.splits.name
         scores[name] = Score(value, unit, name, settings, on, split=split, n=n, seed=seed, epoch=epoch, more=more)
