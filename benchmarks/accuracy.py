@@ -89,6 +89,8 @@ def rule() -> dict[str, Entry]:
         for way, rule in (("rule", True), ("plain", False)):
             values = {"method.negatives": k, "method.alpha": 256.0 if rule else float(k)}  # alpha = K is no margin
             found[f"simo-{k}-{way}"] = Entry("cifar10.simo", values=values)
+    own = {"method.negatives": 16, "method.alpha": 256.0, "method.shared": False}  # a draw for each query
+    found["simo-16-rule-own"] = Entry("cifar10.simo", values=own)
     return found
 
 

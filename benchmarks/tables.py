@@ -134,12 +134,12 @@ def rule() -> str:
     groups = chosen("rule")
     if not groups:
         return "SiMo with fewer negatives is not measured yet."
-    rows = [
-        [str(k), *with_rule, *without]
-        for k in (4, 16, 255)
-        if any([*(with_rule := scores(f"simo-{k}-rule")), *(without := scores(f"simo-{k}-plain"))])
-    ]
-    head = ["K", "with the rule: knn", "linear-fast", "without: knn", "linear-fast"]
+    rows = []
+    for k in (4, 16, 255):
+        found = [cell for way in ("rule", "rule-own", "plain") for cell in scores(f"simo-{k}-{way}")]
+        rows += [[str(k), *found]] if any(found) else []
+    head = ["K", "with the rule: knn", "linear-fast", "a draw for each query: knn", "linear-fast"]
+    head += ["without the rule: knn", "linear-fast"]
     return f"{where([line for lines in groups.values() for line in lines])}\n\n{table(head, rows)}"
 
 

@@ -245,6 +245,7 @@ CASES = {
     "msbreg-repeat": (expect_msbreg(msbreg.repeat, msbreg.gram), dict(uniform=0.0, on="prediction")),
     "eqco-simclr": (expect_eqco_simclr, {}),
     "simo-shuffle": (expect_simo_subset, dict(groups=1)),
+    "simo-own": (expect_simo_subset, {}),
     "dclw-mocov2": (expect_dclw_moco, PLAIN),
     "dclw-mocov2-crops": (expect_dclw_moco_crops, PLAIN),
     "adco-symmetric-crops": (expect_adco_symmetric_crops, dict(groups=1, fill=False)),

@@ -45,7 +45,7 @@ EFFECT = {
     "eqco": dict(
         base=("simclr", dict(groups=None)), negatives=6, alpha=10.0, tau=0.3, momentum=0.5, dim=5, hidden=7, groups=4
     ),
-    "simo": dict(negatives=3, alpha=10.0, tau=0.3, momentum=0.5, dim=5, hidden=7, groups=4),
+    "simo": dict(negatives=3, shared=False, alpha=10.0, tau=0.3, momentum=0.5, dim=5, hidden=7, groups=4),
     "dcl": dict(
         base="mocov1",
         tau=0.3,

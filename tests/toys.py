@@ -50,6 +50,7 @@ VARIANTS = {
     "eqco-mocov1": ("eqco", dict(base="mocov1")),
     "eqco-simclr": ("eqco", dict(base="simclr", groups=None)),
     "simo-shuffle": ("simo", dict(groups=2)),
+    "simo-own": ("simo", dict(shared=False)),
     "dcl-mocov1": ("dcl", dict(base="mocov1", queue=20, groups=2)),
     "dcl-mocov2": ("dcl", dict(base="mocov2", queue=20, groups=2)),
     "dcl-crops": ("dcl", dict(crops=2)),

@@ -48,7 +48,7 @@ def _contrast(objective: Any) -> dict[str, str]:
 def _negatives(part: nn.Module) -> str:
     match part:
         case InBatch():
-            drawn = "" if part.subset is None else f", {part.subset} drawn"
+            drawn = "" if part.subset is None else f", {part.subset} drawn{'' if part.shared else ' for each query'}"
             return ("in-batch keys" if part.pool == "pair" else "in-batch") + drawn
         case Queue():
             return f"queue {len(part.vectors)}"

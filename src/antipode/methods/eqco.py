@@ -52,6 +52,7 @@ def simo(
     backbone: nn.Module,
     *,
     negatives: int | None = None,
+    shared: bool = True,
     alpha: float = 256,
     tau: float = 0.2,
     momentum: float = 0.999,
@@ -61,10 +62,11 @@ def simo(
 ) -> Learner:
     """SiMo (Zhu et al. 2020, arXiv 2010.01929): MoCo v2 without a queue, EqCo's margin on the batch's own keys.
 
-    loss = softplus(r - a + log(alpha/K)), r over `negatives` of the other N-1 keys of the batch, one draw shared by all
-    queries; all by default, which the paper calls K = 256 at N = 256. Batch norm over the whole batch in both encoders
-    (groups=1), and after each layer of the head; groups > 1 with shuffled keys is the paper's table 4. momentum=0 is
-    its table 3. The released code has the factor alpha/K commented out; here it acts.
+    loss = softplus(r - a + log(alpha/K)), r over `negatives` of the other N-1 keys of the batch; all by default, which
+    the paper calls K = 256 at N = 256. Fewer are one draw for all queries, as released, or with shared=False one for
+    each: the paper allows both (remark 2). Batch norm over the whole batch in both encoders (groups=1), and after each
+    layer of the head; groups > 1 with shuffled keys is the paper's table 4. momentum=0 is its table 3. The released
+    code has the factor alpha/K commented out; here it acts.
     """
     zero_residuals(backbone)
     size = width(backbone)
@@ -75,5 +77,5 @@ def simo(
         online=online,
         twin=Ema(online, constant(momentum), shuffle=groups > 1),
         pairing=one_way(),
-        objective=Contrast(InBatch("pair", subset=negatives), tau=tau, margin=margin(alpha)),
+        objective=Contrast(InBatch("pair", subset=negatives, shared=shared), tau=tau, margin=margin(alpha)),
     )
