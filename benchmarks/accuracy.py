@@ -7,8 +7,9 @@
     python benchmarks/accuracy.py --jobs 2                          # two at once: one compiles while another trains
     python benchmarks/tables.py                                     # RESULTS.md and its pictures from the lines
 
-Finished runs are those of results/accuracy.jsonl and of --out. Scores are of the last epoch, on the test split. A run's
-line is written after each score, so that a visit that ends in the middle of scoring loses none; its last line counts.
+Finished runs are those of results/accuracy.jsonl and of --out whose values are still those of the recipe. Scores are of
+the last epoch, on the test split. A run's line is written after each score, so that a visit that ends in the middle of
+scoring loses none; its last line counts.
 With --validate a tenth of the train images is held out before pretraining and scored on instead: values of recipes are
 chosen that way. With --jobs the times of a run say nothing, and `beside` in its line says that it was not alone.
 ANTIPODE_DATA names the folder with CIFAR-10.
@@ -35,6 +36,7 @@ import antipode
 from antipode import api
 from antipode.data.source import subset
 from antipode.data.splits import Splits
+from antipode.engine.recipe import HARMLESS, resolve
 
 HERE = Path(__file__).parent
 DONE = HERE / "results" / "accuracy.jsonl"
@@ -98,9 +100,28 @@ ENTRIES = methods() | paper() | rule()
 
 
 def lines(*files: Path) -> list[dict[str, Any]]:
-    """The last line of each run and seed in some files."""
+    """The last line of each run, seed and set of values in some files."""
     found = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines() if line]
-    return list({(line["run"], line["seed"]): line for line in found}.values())
+    return list({(line["run"], line["seed"], json.dumps(line["values"])): line for line in found}.values())
+
+
+def values_of(entry: Entry) -> dict[str, Any]:
+    """All that decides a weight of an entry's run but the seed, by key, as JSON gives it back."""
+    flags = {"train.epochs": entry.epochs, "train.batch": entry.batch}
+    leaves = resolve(entry.recipe, overrides=entry.values, flags=flags).leaves()
+    kept = {key: value for key, value in leaves.items() if key not in (*HARMLESS, "train.seed")}
+    return dict(json.loads(json.dumps(kept)))
+
+
+def changed(then: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The values that a run had and its recipe no longer has; a key that only one of them knows says nothing."""
+    return {key: value for key, value in then.items() if key in now and now[key] != value}
+
+
+def finished(name: str, entry: Entry, done: list[dict[str, Any]]) -> bool:
+    """Whether one of the lines is of this run with the values that it would have now."""
+    now = values_of(entry)
+    return any(line["run"] == name and not changed(line["values"], now) for line in done)
 
 
 def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
@@ -126,6 +147,7 @@ def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
         "epochs": entry.epochs,
         "batch": entry.batch,
         "set": entry.values,
+        "values": values_of(entry),
         "seed": seed,
         "scores": {},
         "last": {key: rows[-1][key] for key in kept if key in rows[-1]},
@@ -169,7 +191,7 @@ def facts() -> dict[str, Any]:
 
 
 def asked(name: str, args: argparse.Namespace) -> tuple[str, Entry]:
-    """An entry as the command changes it, under a name that says so."""
+    """An entry as the command changes it, under a name that says how long it is and what it is scored on."""
     entry = ENTRIES[name]
     if args.epochs and args.epochs != entry.epochs:
         entry = replace(entry, epochs=args.epochs, seconds=entry.seconds * args.epochs / entry.epochs)
@@ -179,7 +201,6 @@ def asked(name: str, args: argparse.Namespace) -> tuple[str, Entry]:
     values = dict(text.split("=", 1) for text in args.set)
     if values:
         entry = replace(entry, values=entry.values | {key: json.loads(value) for key, value in values.items()})
-        name = f"{name} {' '.join(args.set)}"
     return (f"{name} validation" if args.validate else name), entry
 
 
@@ -209,7 +230,7 @@ def main() -> None:
     parser.add_argument("--protocol", nargs="+", help=f"instead of {' and '.join(QUICK)}")
     parser.add_argument("--minutes", type=float, default=1e9, help="start nothing that would end later than this")
     parser.add_argument("--out", type=Path, default=DONE, help="the file that new lines are added to")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="values to try; the name shows them")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="values to try; the line has them")
     parser.add_argument("--validate", action="store_true", help="score on held-out train images")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
     parser.add_argument("--beside", type=int, default=0, help=argparse.SUPPRESS)  # how many others share the device
@@ -219,15 +240,15 @@ def main() -> None:
     names = [name for pattern in args.only for name in ENTRIES if fnmatch.fnmatch(name, pattern)]
     if not names:
         sys.exit(f"there is no run {args.only[0]!r}: choose from {', '.join(ENTRIES)}")
-    done = {(line["run"], line["seed"]) for line in lines(DONE, args.out)}
+    done = [line for line in lines(DONE, args.out) if line["seed"] == args.seed]
     if args.validate:
         hold_out()
     pool = ThreadPoolExecutor(args.jobs)
     for plain in dict.fromkeys(names):
         name, entry = asked(plain, args)
-        finished = (name, args.seed) in done
-        if args.list or finished:
-            print(f"{name:22} {'done' if finished else f'about {entry.seconds:.0f} s on an H200'}")
+        is_done = finished(name, entry, done)
+        if args.list or is_done:
+            print(f"{name:22} {'done' if is_done else f'about {entry.seconds:.0f} s on an H200'}")
             continue
         end = start + 60 * args.minutes - entry.seconds
         if args.jobs > 1:

@@ -9,8 +9,12 @@ import json
 import statistics
 import sys
 from collections import defaultdict
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import accuracy as list_of
 
 HERE = Path(__file__).parent
 RESULTS, README, PICTURES = HERE / "RESULTS.md", HERE.parent / "README.md", HERE.parent / "docs" / "pictures"
@@ -34,11 +38,27 @@ NAMES = {
 TABLE_1 = ((32, 78.9, 83.7), (64, 80.4, 84.4), (128, 81.1, 84.4), (256, 81.4, 84.2))  # DCL's: batch, SimCLR, DCL
 
 
+@cache
 def accuracy() -> list[Line]:
-    """The last line of each run and seed."""
-    file = HERE / "results" / "accuracy.jsonl"
-    found = [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
-    return list({(line["run"], line["seed"]): line for line in found}.values())
+    """The last line of each run, seed and set of values."""
+    return list_of.lines(HERE / "results" / "accuracy.jsonl")
+
+
+@cache
+def today(name: str, epochs: int, batch: int) -> Line:
+    """What an entry of accuracy.py would be run with now."""
+    return list_of.values_of(replace(list_of.ENTRIES[name], epochs=epochs, batch=batch))
+
+
+def entry(line: Line) -> str:
+    """The entry of accuracy.py that a run is of."""
+    return str(line["run"].removesuffix(" validation").removesuffix(f"-{line['epochs']}"))
+
+
+def apart(line: Line) -> str:
+    """What a run had that its recipe has not, or no longer."""
+    now = today(entry(line), line["epochs"], line["batch"])
+    return ", ".join(f"{key.rsplit('.')[-1]} {value}" for key, value in list_of.changed(line["values"], now).items())
 
 
 def spread(values: list[float]) -> str:
@@ -53,11 +73,11 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in lines)
 
 
-def grouped(lines: list[Line]) -> dict[str, list[Line]]:
-    """Lines of one run, whatever the seed."""
-    found: dict[str, list[Line]] = defaultdict(list)
+def grouped(lines: list[Line]) -> dict[tuple[str, str], list[Line]]:
+    """Lines by run and what sets it apart from its recipe, whatever the seed."""
+    found: dict[tuple[str, str], list[Line]] = defaultdict(list)
     for line in lines:
-        found[line["run"]].append(line)
+        found[line["run"], apart(line)].append(line)
     return dict(found)
 
 
@@ -65,8 +85,14 @@ def values(lines: list[Line], protocol: str) -> list[float]:
     return [line["scores"][protocol]["value"] for line in lines if protocol in line["scores"]]
 
 
-def changed(line: Line) -> str:
-    return ", ".join(f"{key.removeprefix('method.')} {value}" for key, value in line["set"].items())
+def given(values: Line) -> str:
+    return ", ".join(f"{key.removeprefix('method.')} {value}" for key, value in values.items())
+
+
+def folds(line: Line) -> float | None:
+    """linear-fast on held-out folds of the train images: what values are chosen by."""
+    found = line["scores"].get("linear-fast")
+    return max(found["more"]["held-out top1"].values()) if found else None
 
 
 def part(line: Line) -> str:
@@ -83,7 +109,7 @@ def whole(line: Line) -> bool:
     return bool(line["run"] == "simo-255-rule")
 
 
-def chosen(name: str) -> dict[str, list[Line]]:
+def chosen(name: str) -> dict[tuple[str, str], list[Line]]:
     """The runs of one table, best kNN first; SiMo's with all 255 negatives is SiMo as its recipe has it."""
     groups = grouped([line for line in accuracy() if part(line) == name or (name == "accuracy" and whole(line))])
     return dict(sorted(groups.items(), key=lambda group: -statistics.mean(values(group[1], "knn"))))
@@ -95,21 +121,22 @@ def runs() -> str:
     if not groups:
         return "Nothing is measured yet."
     protocols = list(dict.fromkeys(name for lines in groups.values() for line in lines for name in line["scores"]))
-    head = ["run", "recipe", "epochs", "batch", *protocols, "images/s", "GPU memory", "training", "commit"]
+    head = ["run", "recipe", "not as in it", "epochs", *protocols, "train folds"]
+    head += ["images/s", "GPU memory", "training", "commit"]
     rows = []
-    for name, lines in groups.items():
+    for (name, other), lines in groups.items():
         first = lines[0]
-        recipe = f"{first['recipe']} {changed(first)}".strip()
+        recipe = f"{first['recipe']} {given(list_of.ENTRIES[entry(first)].values)}".strip()
         scores = [spread(found) if (found := values(lines, one)) else "" for one in protocols]
+        scores.append(spread(held) if (held := [one for line in lines if (one := folds(line))]) else "")
         cost = ["" if first.get("beside") else f"{first['images_per_second']:,.0f}", f"{first['memory_gib']:.1f} GiB"]
-        facts = [str(first["epochs"]), str(first["batch"]), *scores, *cost, took(first), first["commit"]]
-        rows.append([name, recipe, *facts])
+        rows.append([name, recipe, other, str(first["epochs"]), *scores, *cost, took(first), first["commit"]])
     return f"{where([line for lines in groups.values() for line in lines])}\n\n{table(head, rows)}"
 
 
 def scores(name: str) -> list[str]:
-    """kNN and linear-fast of a run, empty where there is none."""
-    lines = [line for line in accuracy() if line["run"] == name]
+    """kNN and linear-fast of a run as its recipe has it, empty where there is none."""
+    lines = grouped(accuracy()).get((name, ""), [])
     return [spread(found) if (found := values(lines, one)) else "" for one in ("knn", "linear-fast")]
 
 
@@ -143,15 +170,31 @@ def rule() -> str:
     return f"{where([line for lines in groups.values() for line in lines])}\n\n{table(head, rows)}"
 
 
-def plain(line: Line) -> bool:
-    """Whether a run is a method as its recipe has it, at 100 epochs."""
-    return whole(line) or bool(part(line) == "accuracy" and line["epochs"] == 100 and " " not in line["run"])
+def tried() -> str:
+    """Values tried on held-out train images."""
+    rows = [
+        [entry(line), other, str(line["epochs"]), spread(values(lines, "knn")), line["commit"]]
+        for (_, other), lines in chosen("validation").items()
+        for line in lines[:1]
+    ]
+    return table(["run", "not as in its recipe", "epochs", "knn", "commit"], rows)
+
+
+def methods() -> dict[str, list[Line]]:
+    """The methods at 100 epochs, best kNN first: as their recipes have them, or else with what differs in the name."""
+    groups = {key: lines for key, lines in chosen("accuracy").items() if lines[0]["epochs"] == 100}
+    return {
+        NAMES.get(name, name) + (f" ({other})" if other else ""): lines
+        for (name, other), lines in groups.items()
+        if not other or (name, "") not in groups
+    }
 
 
 def short() -> str:
-    """README's table: the methods as their recipes have them."""
-    groups = {name: lines for name, lines in chosen("accuracy").items() if plain(lines[0])}
-    rows = [[NAMES.get(name, name), *scores(name)] for name, lines in groups.items()]
+    """README's table: the methods."""
+    rows = [
+        [name, *(spread(values(lines, one)) for one in ("knn", "linear-fast"))] for name, lines in methods().items()
+    ]
     return table(["CIFAR-10, ResNet-18, 100 epochs", "kNN", "linear (logistic)"], rows)
 
 
@@ -188,7 +231,7 @@ def throughput() -> str:
         for visit in visits()
         if (found := over_lightly(visit))
     ]
-    last = {(row["recipe"], changed(row)): (row, visit["commit"]) for visit in visits() for row in visit["rows"]}
+    last = {(row["recipe"], given(row["set"])): (row, visit["commit"]) for visit in visits() for row in visit["rows"]}
     rows = [
         [
             f"{name} {values}".strip(),
@@ -212,7 +255,7 @@ def breakdown() -> str:
     found = [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
     if not found:
         return "Where the time of a step goes by kind of kernel (`benchmarks/breakdown.py`) is not measured yet."
-    last = {f"{line['recipe']} {changed(line)}".strip(): line for line in found}
+    last = {f"{line['recipe']} {given(line['set'])}".strip(): line for line in found}
     kinds = list(dict.fromkeys(kind for line in last.values() for kind in line["ms"]))
     rows = [[kind, *(f"{line['ms'].get(kind, 0):.2f}" for line in last.values())] for kind in kinds]
     rows.append(["all", *(f"{sum(line['ms'].values()):.2f}" for line in last.values())])
@@ -224,6 +267,7 @@ PAGES = {
         "accuracy": runs,
         "settings": settings,
         "rule": rule,
+        "tried": tried,
         "throughput": throughput,
         "breakdown": breakdown,
     },
@@ -248,12 +292,12 @@ def pictures() -> None:
     import matplotlib.pyplot as plt
 
     PICTURES.mkdir(parents=True, exist_ok=True)
-    groups = {name: lines for name, lines in chosen("accuracy").items() if plain(lines[0])}
+    groups = methods()
     if groups:
         figure, (left, right) = plt.subplots(
             1, 2, figsize=(10, 0.36 * len(groups) + 1.4), layout="constrained", width_ratios=(5, 3)
         )
-        bars(left, {NAMES.get(name, name): lines for name, lines in reversed(groups.items())})
+        bars(left, dict(reversed(groups.items())))
         left.set_xlabel("CIFAR-10 test accuracy in %, ResNet-18, 100 epochs, batch 256")
         left.legend(loc="lower right")
         pairs(right)
@@ -285,7 +329,7 @@ def bars(axes: Any, groups: dict[str, list[Line]]) -> None:
 def pairs(axes: Any) -> None:
     """kNN of SimCLR and DCL by batch in DCL's settings, ours and the paper's."""
     for name, place, color in (("simclr", 1, "C7"), ("dcl", 2, "C0")):
-        ours = [(row[0], values(grouped(accuracy()).get(f"{name}-paper-{row[0]}", []), "knn")) for row in TABLE_1]
+        ours = [(row[0], values(grouped(accuracy()).get((f"{name}-paper-{row[0]}", ""), []), "knn")) for row in TABLE_1]
         found = {batch: statistics.mean(knn) for batch, knn in ours if knn}
         axes.plot([str(row[0]) for row in TABLE_1], [row[place] for row in TABLE_1], ":", color=color, marker=".")
         axes.plot(

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_the_results_page_says_what_was_measured():
         [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_run_counts_as_done_only_while_its_recipe_has_the_same_values(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import accuracy
+
+    entry = accuracy.ENTRIES["mocov2"]
+    line = {"run": "mocov2", "values": accuracy.values_of(entry)}
+    assert accuracy.finished("mocov2", entry, [line]) and not accuracy.finished("mocov2-200", entry, [line])
+    older = line["values"] | {"method.tau": 0.1}
+    assert accuracy.changed(older, line["values"]) == {"method.tau": 0.1}
+    assert not accuracy.finished("mocov2", entry, [line | {"values": older}])
+    unknown = {key: value for key, value in line["values"].items() if key != "method.tau"}
+    assert accuracy.finished("mocov2", entry, [line | {"values": unknown}])  # an argument that came later
+    other = replace(entry, values={"method.tau": 0.1})
+    assert accuracy.finished("mocov2", other, [line | {"values": older}])
 
 
 def test_the_speed_in_the_readme_is_the_last_one_measured():

@@ -263,7 +263,7 @@ def test_cifar_and_shapes_have_our_numbers():
         rate = {"optim.network.name": "sgd", "optim.network.lr": lr, "optim.network.weight_decay": 5e-4}
         holds(f"cifar10.{method}", rate | {"optim.network.rule": "linear", "views.policy": "simclr-cifar"})
     holds("cifar10.simclr", {"method.tau": 0.2})
-    holds("cifar10.mocov2", {"method.tau": 0.1})  # MoCo's CIFAR-10 demo
+    holds("cifar10.mocov2", {"method.tau": 0.2})  # its own: 80.6 % on folds of train, 79.5 % with its demo's .1
     holds("cifar10.dcl", {"monitor.log_every": 50})
     shapes = {"backbone.name": "resnet10-slim", "backbone.stem": "half", "train.epochs": 50, "train.batch": 128}
     for method in PAPERS:
