@@ -196,6 +196,17 @@ FOREIGN = {
     "evaluate {run} --data shapes": ("shapes", "3 channels", "1"),
     "evaluate {place}/damaged": ("scores.json", "not JSON"),
     "report {place}/damaged": ("scores.json", "not JSON"),
+    "evaluate {place}/odd": ("scores.json", "no object", "[1]"),
+    f"pretrain digits.mocov2 --set method.queue=100000000000 --out {{out}} {TINY}": ("memory is too small", "bytes"),
+    f"pretrain digits.dcl {TINY} --out {{place}}/lost": ("no recipe.json", "--overwrite"),
+    "pretrain --data {place}/flat --out {out}": ("a folder", "write folder:"),
+    "evaluate {run} --seed -1": ("seed", "-1"),
+    "analyse {run} --seed 99999999999999999999": ("seed", "2^63"),
+    "pretrain --seed 99999999999999999999": ("seed", "99999999999999999999"),
+    "evaluate random:resnet10-slim --data digits --out {run}": ("holds a run", "another --out"),
+    "pack digits --out {place}/flat": ("flat is there already; pack into",),
+    f"pretrain digits.dcl {TINY} --out {{place}}/text": ("text is a file, where a folder is needed",),
+    "embed {run} --data folder:{place}/cut --out {out}.npz": ("images in a row cannot be read, the first: ",),
 }
 PROCESSES = ("pretrain --epochs abc", "list method", "pretrain shapes.dlc")  # tried from the outside too
 
@@ -255,6 +266,9 @@ def place(tmp_path_factory):
     (home / "flat").mkdir()
     for number in range(4):
         Image.new("RGB", (20, 20), (number, 0, 0)).save(home / "flat" / f"{number}.png")
+    (home / "cut").mkdir()
+    for number in range(4):
+        (home / "cut" / f"{number}.png").write_bytes((home / "flat" / f"{number}.png").read_bytes()[:60])
     for kind in "ab":
         (home / "five" / kind).mkdir(parents=True)
         for number in range(12):  # images of five channels
@@ -303,6 +317,10 @@ def test_a_wrong_command_on_damaged_or_foreign_files_is_refused_in_one_sentence(
     if not (place / "damaged").exists():
         shutil.copytree(run, place / "damaged")
         (place / "damaged" / "scores.json").write_text("{")
+        shutil.copytree(run, place / "odd")
+        (place / "odd" / "scores.json").write_text("[1]")
+        shutil.copytree(run, place / "lost")
+        (place / "lost" / "recipe.json").unlink()
     words = [word.format(run=run, place=place, out=tmp_path / "out") for word in shlex.split(command)]
     check_refusal(*call(words), FOREIGN[command])
 
@@ -311,6 +329,14 @@ def test_a_run_that_was_refused_in_its_first_step_does_not_stand_in_the_way(tmp_
     wrong = call(f"pretrain digits.simo --set method.negatives=500 {TINY} --out {tmp_path}/run")
     check_refusal(*wrong, ("500 negatives",))
     assert answer(f"pretrain digits.simo {TINY} --out {tmp_path}/run --json")["last"]["loss"] > 0
+
+
+def test_a_run_that_ends_without_a_number_says_so(tmp_path):
+    command = f"pretrain digits.dcl {TINY} --set optim.network.lr=1e30 --out {tmp_path}/run"
+    for _ in range(2):  # trains, and has ended
+        status, out, _ = call(command)
+        assert status == 0 and out.endswith("done, loss nan\n")
+    assert answer(f"{command} --json")["last"]["loss"] is None
 
 
 def test_a_run_is_not_lost_to_a_wrong_command_with_overwrite(run, tmp_path):

@@ -1,5 +1,6 @@
 """What the command line and Python users call."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -104,7 +105,7 @@ def pretrain(
     else:
         splits = load(data)
     wanted = asked(images=len(splits.pretrain))  # a memory or queue may depend on their number
-    if run.holds_run() and run.begun() and not overwrite:
+    if run.begun() and not overwrite:
         _same(run, wanted)
     watch = _monitor(wanted, splits)
     train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, quiet=quiet)
@@ -112,7 +113,9 @@ def pretrain(
 
 
 def _same(run: RunDir, wanted: Recipe) -> None:
-    """Refuse to go on with a run that was started with another recipe."""
+    """Refuse to go on with a run that was started with another recipe, or with one that is lost."""
+    if not run.holds_run():
+        raise ValueError(f"{run.path} holds checkpoints but no recipe.json: bring it back, or use --overwrite")
     changed = difference(Recipe.read(run.path / "recipe.json"), wanted)
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
@@ -173,19 +176,37 @@ def evaluate(
         raise ValueError(f"there is nothing to evaluate: choose protocols from {', '.join(protocol.PROTOCOLS)}")
     home = data if isinstance(data, str) else next((one.data for one in wanted.values() if one.data), None)
     folder = Path(out).expanduser() if out else None
+    _seed(seed or 0)
     found = subject(_text(run), data=home, out=folder, seed=seed or 0, module=backbone)
     if found.run and folder is not None:
         raise ValueError(f"the scores of {_text(run)} belong into that run: --out is for networks that no run made")
+    if not found.run:
+        _own_folder(found)
     where = pick_device(device)
     dist.setup(where.type)
     return _scores(found, wanted, data, where, found.recipe.train.seed if seed is None else seed)
+
+
+def _seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"a seed is a whole number from 0 to 2^63 - 1, not {seed}")
+
+
+def _own_folder(found: Subject) -> None:
+    """Refuse to put the scores of a network among those of a run or of another network."""
+    path, there = found.folder.path, found.folder.read_json("network.json").get("network", found.name)
+    if found.folder.holds_run():
+        raise ValueError(f"{path} holds a run, and {found.name} is another network: give it another --out")
+    if there != found.name:
+        raise ValueError(f"{path} holds the scores of {there}: give {found.name} another --out")
 
 
 def _scores(
     found: Subject, wanted: "dict[str, protocol.Protocol]", data: Any, device: torch.device, seed: int
 ) -> dict[str, Score]:
     """The scores, each filed as it comes: the next may take hours."""
-    filed, own = found.folder.read_json("scores.json"), found.recipe.data.name
+    found.folder.read_object("scores.json")  # what cannot be added to is refused now, not in an hour
+    own = found.recipe.data.name
     tasks: dict[str, Task] = {}
     scores: dict[str, Score] = {}
     for name, one in wanted.items():
@@ -197,10 +218,19 @@ def _scores(
         on = task.splits.name
         scores[name] = Score(value, unit, name, settings, on, split=split, n=n, seed=seed, epoch=epoch, more=more)
         if dist.rank() == 0:
-            filed |= {name if place == own else f"{name}@{on}": scores[name].json()}
-            found.folder.path.mkdir(parents=True, exist_ok=True)
-            found.folder.write_json("scores.json", filed)
+            _file(found, name if place == own else f"{name}@{on}", scores[name])
     return scores
+
+
+def _file(found: Subject, name: str, score: Score) -> None:
+    """Add a score to the others; where nothing can be written it is still worth being seen."""
+    try:
+        found.folder.add_json("scores.json", {name: score.json()})
+        if not found.run:
+            found.folder.write_json("network.json", {"network": found.name})
+    except OSError as error:
+        reason = error.strerror or error
+        warnings.warn(f"{found.folder.path} cannot be written to ({reason}): {name} is not filed there", stacklevel=2)
 
 
 def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
@@ -250,6 +280,7 @@ def analyse(
     twice = [path for place, path in enumerate(paths) if path.resolve() in [one.resolve() for one in paths[:place]]]
     if twice:
         raise ValueError(f"{twice[0]} is given twice")
+    _seed(seed)
     if images is not None and images < 2:
         raise ValueError(f"an analysis needs at least two images, got {images}")
     if device not in ("auto", "cpu", "cuda", "mps"):

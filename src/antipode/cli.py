@@ -6,6 +6,7 @@ Whatever is wrong with the input ends with status 2 and one sentence on stderr.
 import json
 import math
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -87,7 +88,9 @@ def pretrain(
         quiet=as_json,
     )
     last: dict[str, Any] = next((row for row in reversed(run.metrics()) if "loss" in row), {})
-    say({"run": str(run.path), "last": last}, f"{run.path}: done, loss {last.get('loss', float('nan')):.4f}", as_json)
+    loss = last.get("contrast", last.get("loss"))  # as the bar shows it; none in JSON is what was no number
+    shown = "nan" if loss is None else f"{loss:.4f}"
+    say({"run": str(run.path), "last": last}, f"{run.path}: done, loss {shown}", as_json)
 
 
 @app.command()
@@ -340,12 +343,23 @@ def _refusal(error: BaseException) -> tuple[str, int]:
         return str(error) or "interrupted", 130
     if isinstance(error, ConnectionError) and not error.errno:  # of another rank
         return str(error), 1
+    sentence = _of_system(error)
+    if not sentence and isinstance(error, ValueError | FileNotFoundError | MemoryError):
+        sentence = str(error) or type(error).__name__
+    return sentence, 2 if sentence else 1
+
+
+def _of_system(error: BaseException) -> str:
+    """The sentence for what the machine refused: a file, a folder, memory."""
+    if isinstance(error, RuntimeError) and "allocate memory" in str(error):
+        asked = re.search(r"allocate (\d+) bytes", str(error))
+        return f"the memory is too small{f' for {int(asked[1]):,} bytes' if asked else ''}: choose smaller values"
+    if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
+        return f"{error.filename} is a file, where a folder is needed"
     if isinstance(error, OSError) and error.errno:
         name = error.filename2 or error.filename  # the second: where a file that was written aside should go
-        return f"{error.strerror or error}{f': {name}' if name else ''}", 2
-    if isinstance(error, ValueError | FileNotFoundError | MemoryError):
-        return str(error) or type(error).__name__, 2
-    return "", 1
+        return f"{error.strerror or error}{f': {name}' if name else ''}"
+    return ""
 
 
 def _usage(error: Any) -> str:

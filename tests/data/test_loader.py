@@ -157,6 +157,14 @@ def test_broken_images_are_replaced_counted_and_listed(workers):
     assert source.failed == dict.fromkeys(("4.jpg", "5.jpg", "20.jpg"), "is broken")
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_that_are_all_broken_end_in_the_same_sentence_whoever_reads_them(workers):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ValueError, match=r"^40 images in a row cannot be read, the first: \d+.jpg is broken$"):
+            run(decoded(broken=range(40)), epochs=1, workers=workers)
+
+
 def test_the_replacement_has_the_crop_of_the_slot_so_that_twins_differ():
     source = decoded(2, broken=(0,))
     with warnings.catch_warnings():

@@ -224,12 +224,16 @@ def test_a_changed_byte_is_found_by_verify_and_a_lost_one_at_once(tmp_path):
 def test_what_is_not_packed_or_already_there_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no packed data set"):
         load(f"packed:{tmp_path}")
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(FileNotFoundError, match="holds no packed data set"):
+        verify(tmp_path)
+    with pytest.raises(ValueError, match="is there already; pack into"):
         pack("digits", tmp_path)
     for settings in ({"quality": 90}, {"quality": 101, "size": 9}, {"size": 1}):
         with pytest.raises(ValueError, match=r"quality is|size is"):
             pack("digits", tmp_path / "x", **settings)
     home = pack("digits", tmp_path / "packed")
+    with pytest.raises(ValueError, match="is there already; remove it, or pack"):
+        pack("digits", home)
     meta = json.loads((home / "meta.json").read_text())
     (home / "meta.json").write_text(json.dumps(meta | {"format": 99}))
     with pytest.raises(ValueError, match="is packed in format 99, but this version reads 1"):

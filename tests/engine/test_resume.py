@@ -9,6 +9,8 @@ import sys
 import pytest
 import torch
 
+from antipode.data.source import Memory
+from antipode.data.splits import Splits
 from antipode.engine import checkpoint
 from antipode.engine.recipe import resolve
 from antipode.engine.rundir import RunDir
@@ -49,6 +51,22 @@ def test_five_steps_and_five_more_are_ten(method, tmp_path):
     forget = ("images_per_second",)
     rows = [[{k: v for k, v in row.items() if k not in forget} for row in run.metrics()] for run in (whole, halves)]
     assert rows[0] == rows[1] and [row["step"] for row in rows[0]] == list(range(10))
+
+
+@pytest.mark.parametrize("stop", [5, None])
+def test_a_run_goes_on_with_the_images_it_began_with_or_not_at_all(stop, tmp_path):
+    recipe, run = small_recipe("dcl"), RunDir(tmp_path / "run")
+    if stop is None:
+        run_to(recipe, run)
+    else:
+        with pytest.raises(Interrupted):
+            run_to(recipe, run, stop=stop)
+    before = weights(run)
+    source = small_splits().train
+    fewer = Memory(source.images[:36], source.labels[:36], source.classes)
+    with pytest.raises(ValueError, match="trained on 40 images and shapes has 36 now"):
+        train(recipe, run, splits=Splits("shapes", fewer, fewer, None, 32), backbone=Tiny(), quiet=True)
+    assert equal(weights(run), before)
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path):

@@ -1,8 +1,10 @@
 """`evaluate` as users call it: on runs and on what is none; scores that can be repeated; labels that do not leak."""
 
+import errno
 import json
 import re
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ import antipode
 from antipode.data.catalog import load
 from antipode.data.source import Memory
 from antipode.data.splits import Splits
+from antipode.engine.rundir import RunDir
 from antipode.engine.weights import tensors
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
@@ -145,6 +148,47 @@ def test_a_run_keeps_its_scores_to_itself(run, tmp_path):
         antipode.evaluate(run, out=tmp_path)
     with pytest.raises(ValueError, match="nothing to evaluate"):
         antipode.evaluate(run, protocols=[])
+
+
+def add(path, name):
+    RunDir(path).add_json("scores.json", {name: {"value": 1}})
+
+
+def test_scores_that_come_at_the_same_time_are_all_kept(tmp_path):
+    names = [f"p{number}" for number in range(8)]
+    with get_context("fork").Pool(8) as pool:
+        for repeat in range(5):
+            pool.starmap(add, [(tmp_path, f"{name}-{repeat}") for name in names], 1)
+    assert len(RunDir(tmp_path).read_json("scores.json")) == 40
+
+
+def test_what_another_process_files_in_the_meantime_stays(run, monkeypatch):
+    def meanwhile(task):
+        RunDir(run.path).add_json("scores.json", {"theirs": {"value": 2.0}})
+        return Result(1.0, "%", {}, 3)
+
+    (run.path / "scores.json").unlink(missing_ok=True)
+    monkeypatch.setitem(protocol.PROTOCOLS, "ours", protocol.Protocol(meanwhile, ""))
+    antipode.evaluate(run, protocols=["ours"])
+    assert list(antipode.Run(run.path).scores) == ["theirs", "ours"]
+
+
+def test_a_score_that_cannot_be_filed_is_still_given(run, monkeypatch):
+    def full(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(RunDir, "add_json", full)
+    with pytest.warns(UserWarning, match=r"cannot be written to \(Permission denied\): knn20 is not filed there"):
+        assert antipode.evaluate(run, protocols=["knn20"])["knn20"].value > 0
+
+
+def test_networks_do_not_share_a_folder_with_a_run_or_each_other(run, tmp_path):
+    antipode.evaluate("random:resnet10-slim", ["knn20"], data="digits", out=tmp_path / "net")
+    antipode.evaluate("random:resnet10-slim", ["knn"], data="digits", out=tmp_path / "net")
+    assert set(RunDir(tmp_path / "net").read_json("scores.json")) == {"knn", "knn20"}
+    for name, out in (("random:resnet18", tmp_path / "net"), ("random:resnet10-slim", run.path)):
+        with pytest.raises(ValueError, match="another --out"):
+            antipode.evaluate(name, ["knn20"], data="digits", out=out)
 
 
 class Forbidden(Memory):

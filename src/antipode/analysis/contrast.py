@@ -151,7 +151,7 @@ def npc(subject: Subject) -> Result:
     """DCL's figure 1: mean, coefficient of variation and histogram of q_B against the batch size."""
     tau = _tau(subject)
     ids, seen = subject.pairs()
-    sizes = [size for size in BATCHES if size <= len(ids)]
+    sizes = [size for size in BATCHES if size <= len(ids)] or [len(ids)]
     mean, variation, histograms = [], [], {}
     with bar(len(sizes), "batch sizes", least=len(BATCHES)) as done:
         for size in sizes:

@@ -71,6 +71,8 @@ def load(name: Given | Splits, root: str | Path | None = None, download: bool = 
 
 def unknown(name: str) -> str:
     """The sentence for a name that is none."""
+    if Path(name).expanduser().is_dir():
+        return f"there is no data set {name}, but a folder: write folder:{name}"
     known = [*SETS, *(f"{prefix}:..." for prefix in PREFIXES)]
     close = difflib.get_close_matches(name.lower(), known, 1, 0.4)
     hint = f"did you mean {close[0]}? " if close else ""

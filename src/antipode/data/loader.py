@@ -106,7 +106,7 @@ class Loader:
         A broken image gives way to the next readable one: the id is that one's, the uniforms stay those of the first.
         """
         assert isinstance(self.source, Decoded)
-        chunks = _loader(_Crops(self.source, self.views, self.seed), _Plan(self, start), self.workers, self.device)
+        chunks = _read(_Crops(self.source, self.views, self.seed), _Plan(self, start), self.workers, self.device)
         held: list[_Chunk] = []
         for chunk in chunks:
             self.source.note(chunk.failures)
@@ -148,7 +148,7 @@ def in_order(
             yield source.take(ids.to(source.images.device) if isinstance(source, Memory) else ids)[0].to(device), ids
         return
     workers = cores(1) if workers is None else workers
-    for images, ids, failures in _loader(_Centres(source), plan, workers, torch.device(device)):
+    for images, ids, failures in _read(_Centres(source), plan, workers, torch.device(device)):
         source.note(failures)
         yield images.to(device, non_blocking=True), ids
 
@@ -218,9 +218,9 @@ class _Centres(Dataset[Any]):
         return torch.stack(images), torch.tensor(owner), failures
 
 
-def _loader(dataset: Dataset[Any], plan: Any, workers: int, device: torch.device) -> DataLoader[Any]:
+def _read(dataset: Dataset[Any], plan: Any, workers: int, device: torch.device) -> Iterator[Any]:
     """One item of `plan` is one call of `dataset`: results come in order whatever the number of workers."""
-    return DataLoader(
+    loader: DataLoader[Any] = DataLoader(
         dataset,
         sampler=plan,
         batch_size=None,
@@ -229,6 +229,13 @@ def _loader(dataset: Dataset[Any], plan: Any, workers: int, device: torch.device
         collate_fn=_same,
         generator=torch.Generator(),  # a seed for workers is drawn; from the global one that would shift others' draws
     )
+    try:
+        yield from loader
+    except ValueError as error:
+        text = str(error).strip()
+        if "Original Traceback" not in text:
+            raise
+        raise ValueError(text.splitlines()[-1].removeprefix("ValueError: ")) from None  # what the worker said
 
 
 def _same(item: Any) -> Any:

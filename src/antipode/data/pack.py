@@ -58,7 +58,8 @@ def pack(
         raise ValueError(f"size is the shorter side in pixels, not {size}")
     home = Path(out).expanduser()
     if home.exists():
-        raise ValueError(f"{home} is there already; remove it, or pack into another folder")
+        remove = "remove it, or " if (home / "meta.json").exists() else ""
+        raise ValueError(f"{home} is there already; {remove}pack into another folder")
     splits = load(data, root=root, download=download, seed=seed)
     parts = {"train": splits.train}
     if splits.pretrain is not splits.train:

@@ -71,12 +71,7 @@ class Records:
 def packed(path: str | Path) -> Splits:
     """What `pack` has written. Sizes and the checksums of indices are checked here, those of the images by `verify`."""
     home = Path(path).expanduser()
-    try:
-        meta = json.loads((home / "meta.json").read_text())
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(f"{home} holds no packed data set: there is no meta.json that can be read") from error
-    if meta.get("format") != FORMAT:
-        raise ValueError(f"{home} is packed in format {meta.get('format')}, but this version reads {FORMAT}")
+    meta = _meta(home)
     found: dict[str, Memory | Decoded] = {name: _split(home / name, part) for name, part in meta["splits"].items()}
     train = found["train"]
     mean, std = tuple(meta["mean"]), tuple(meta["std"])
@@ -86,13 +81,23 @@ def packed(path: str | Path) -> Splits:
 def verify(path: str | Path) -> list[Skip]:
     """Read every byte of a packed data set and name the images whose checksum is wrong."""
     home, wrong = Path(path).expanduser(), []
-    meta = json.loads((home / "meta.json").read_text())
-    for name, part in meta["splits"].items():
+    for name, part in _meta(home)["splits"].items():
         records, names = _open(home / name, part)
         for index in range(len(records.index)):
             if zlib.crc32(records.stored(index).data) != records.index[index]["crc"]:
                 wrong.append(Skip(f"{name}/{names[index]}", "has a wrong checksum"))
     return wrong
+
+
+def _meta(home: Path) -> dict[str, Any]:
+    """What describes a pack."""
+    try:
+        meta: dict[str, Any] = json.loads((home / "meta.json").read_text())
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(f"{home} holds no packed data set: there is no meta.json that can be read") from error
+    if meta.get("format") != FORMAT:
+        raise ValueError(f"{home} is packed in format {meta.get('format')}, but this version reads {FORMAT}")
+    return meta
 
 
 def checksum(file: Path) -> int:

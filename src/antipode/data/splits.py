@@ -49,7 +49,8 @@ def base(name: str, root: str | Path | None) -> Path:
     found = root or os.environ.get("ANTIPODE_DATA")
     if not found:
         raise FileNotFoundError(
-            f"{name} needs a folder with data sets: set ANTIPODE_DATA or data.root, or use shapes or digits"
+            f"{name} needs a folder with data sets: set ANTIPODE_DATA or data.root (what can be fetched is, with "
+            "data.download=true), or use shapes or digits"
         )
     return Path(found).expanduser()
 

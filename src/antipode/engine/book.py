@@ -112,7 +112,8 @@ class Book:
     def checkpoint(self, done: int) -> None:
         """Save on rank 0."""
         if self.mine:
-            content = checkpoint.state(self.job.learner, self.job.optims, done, self.watch.state())
+            images = len(self.job.loader.source)
+            content = checkpoint.state(self.job.learner, self.job.optims, done, self.watch.state(), images)
             checkpoint.save(self.run, content, self.job.recipe.train.keep)
 
     def finish(self) -> None:

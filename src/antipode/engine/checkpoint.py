@@ -23,11 +23,12 @@ class DamagedCheckpoint(UserWarning):
 
 
 def state(
-    learner: nn.Module, optims: dict[str, torch.optim.Optimizer], step: int, health: dict[str, Any]
+    learner: nn.Module, optims: dict[str, torch.optim.Optimizer], step: int, health: dict[str, Any], images: int
 ) -> dict[str, Any]:
-    """What a checkpoint holds after `step` steps; `health` decides no weight, only what is said of them."""
+    """What a checkpoint holds after `step` steps on so many images; `health` decides no weight, only what is said."""
     return {
         "step": step,
+        "images": images,
         "learner": learner.state_dict(),
         "optim": {name: optim.state_dict() for name, optim in optims.items()},
         "health": health,

@@ -115,6 +115,21 @@ class RunDir:
         with whole(self.path / name) as file:
             file.write((json.dumps(value, indent=1) + "\n").encode())
 
+    def add_json(self, name: str, values: dict[str, Any]) -> None:
+        """Add keys to a JSON file of the run; what other processes add at the same time stays."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".adding").open("a+") as lock:
+            while os.name == "posix" and not _locked(lock):
+                time.sleep(0.02)
+            self.write_json(name, self.read_object(name) | values)
+
+    def read_object(self, name: str) -> dict[str, Any]:
+        """The keys and values of a JSON file of the run, none where it is not there."""
+        there = self.read_json(name)
+        if not isinstance(there, dict):
+            raise ValueError(f"{self.path / name} holds no object of keys and values but {str(there)[:60]}")
+        return there
+
     def read_json(self, name: str) -> Any:
         """The content of a JSON file of the run, {} where there is none."""
         file = self.path / name

@@ -96,6 +96,10 @@ def announce(job: Job) -> None:
 def begin(job: Job, run: RunDir) -> tuple[int, health.Watch]:
     """Write what describes the run, or take up what is there; returns the first step and what is known of health."""
     content = checkpoint.load(run, job.device)
+    there = len(job.loader.source)
+    if content and content.get("images", there) != there:
+        trained = f"{run.path} was trained on {content['images']} images and {job.recipe.data.name} has {there} now"
+        raise ValueError(f"{trained}: it goes on with the same images only, use another --out for these")
     start = checkpoint.restore(content, job.learner, job.optims) if content else 0
     watch = health.Watch(settling(job))
     watch.load(content.get("health", {}) if content else {})

@@ -16,7 +16,9 @@ def nearest(task: Task, *, k: int, tau: float | None, of: str = "backbone") -> R
     one_each(task, "a vote of neighbours")
     bank = len(task.labels("train"))
     if bank < k:
-        raise ValueError(f"a vote of the {k} nearest needs as many train images, and {task.splits.name} has {bank}")
+        fits = "knn20 needs 20, linear-fast" if k > 20 else "linear-fast"
+        needed = f"a vote of the {k} nearest needs as many train images, and {task.splits.name} has {bank}"
+        raise ValueError(f"{needed}: {fits} does with fewer")
     train, test = task.features("train", of), task.features("test", of)
     value = accuracy(train, test, k=k, tau=tau, classes=task.classes, device=task.device)
     settings = {"k": k, "tau": tau, "features": of, "similarity": "cosine", "train images": bank}

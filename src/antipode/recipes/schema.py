@@ -111,7 +111,7 @@ class Train(Section):
 
     epochs: Positive
     batch: Positive
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"

@@ -143,5 +143,5 @@ def judge(network: str, name: str, *, data: str, out: Path, scenes: Path, seed: 
     value, unit, used, n, more, split, epoch = detect.run(task, settings)
     score = Score(value, unit, name, used, "scenes", split=split, n=n, seed=seed, epoch=epoch, more=more)
     found.folder.path.mkdir(parents=True, exist_ok=True)
-    found.folder.write_json("scores.json", found.folder.read_json("scores.json") | {name: score.json()})
+    found.folder.add_json("scores.json", {name: score.json()})
     return score
