@@ -80,7 +80,6 @@ WRONG = {
     "evaluate {run} --device gpu": ("'gpu'", "auto, cpu, cuda or mps"),
     "evaluate {run} --seed some": ("whole number", "'some'"),
     "evaluate {run} --out {place}/elsewhere": ("belong into that run",),
-    "evaluate random:resnet10-slim": ("--data",),
     "evaluate random:resnet11 --data digits": ("'resnet11'",),
     "evaluate torchvision:resnet10-slim --data digits": ("resnet10-slim",),
     "evaluate file:{place}/text --data digits": ("file:PATH@NAME",),
@@ -206,7 +205,15 @@ FOREIGN = {
     "evaluate random:resnet10-slim --data digits --out {run}": ("holds a run", "another --out"),
     "pack digits --out {place}/flat": ("flat is there already; pack into",),
     f"pretrain digits.dcl {TINY} --out {{place}}/text": ("text is a file, where a folder is needed",),
-    "embed {run} --data folder:{place}/cut --out {out}.npz": ("images in a row cannot be read, the first: ",),
+    "pretrain --method dcl --data folder:{place}/cut --backbone resnet10-slim --batch 2 --epochs 1 --out {out}": (
+        "4 images in a row cannot be read, the first: ",
+    ),
+    "evaluate foo:resnet18 --data digits": ("foo:resnet18", "random:NAME, torchvision:NAME and file:PATH@NAME"),
+    "pretrain --method dlc": ("'dcl'", "known are simclr, mocov1"),
+    "pretrain shapes.dlc": ("'shapes.dcl'", "dataset.method, a method or a file"),
+    "pretrain --set method.ta=3": ("'tau'", "known are base, tau"),
+    "pretrain --data stl10 --out {out}": ("ANTIPODE_DATA", "stl10_binary", "data.download=true"),
+    "pretrain --data inat18 --out {out}": ("ANTIPODE_DATA", "train2018.json", "train_val2018.tar.gz"),
 }
 PROCESSES = ("pretrain --epochs abc", "list method", "pretrain shapes.dlc")  # tried from the outside too
 
@@ -268,7 +275,7 @@ def place(tmp_path_factory):
         Image.new("RGB", (20, 20), (number, 0, 0)).save(home / "flat" / f"{number}.png")
     (home / "cut").mkdir()
     for number in range(4):
-        (home / "cut" / f"{number}.png").write_bytes((home / "flat" / f"{number}.png").read_bytes()[:60])
+        (home / "cut" / f"{number}.png").write_bytes((home / "flat" / f"{number}.png").read_bytes()[:44])
     for kind in "ab":
         (home / "five" / kind).mkdir(parents=True)
         for number in range(12):  # images of five channels
@@ -516,7 +523,9 @@ def test_an_interruption_says_how_to_go_on(monkeypatch):
     monkeypatch.setattr(api, "pretrain", raising(Interrupted("stopped after step 3 of 9; the same command goes on")))
     assert call("pretrain") == (130, "", "antipode: stopped after step 3 of 9; the same command goes on\n")
     monkeypatch.setattr(api, "evaluate", raising(KeyboardInterrupt()))
-    assert call("evaluate x") == (130, "", "antipode: interrupted\n")
+    assert call("evaluate x") == (130, "", "antipode: " + cli.INTERRUPTED["evaluate"] + "\n")
+    monkeypatch.setattr(api, "export", raising(KeyboardInterrupt()))
+    assert call("export x --format onnx --out y.onnx") == (130, "", "antipode: interrupted\n")
 
 
 def test_the_machine_s_own_errors_are_sentences_and_ours_are_not_hidden(monkeypatch):

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,10 @@ from antipode.types import Features
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder."""
+    """A run folder; `module` is the one of one's own that `pretrain` was given, for the calls that follow."""
 
     path: Path
+    module: nn.Module | None = field(default=None, repr=False, compare=False)
 
     @property
     def recipe(self) -> Recipe:
@@ -59,7 +60,7 @@ class Run:
 
     def backbone(self) -> nn.Module:
         """The trained backbone, in eval mode."""
-        return load_backbone(self.path)
+        return load_backbone(self)
 
 
 def pretrain(
@@ -98,7 +99,7 @@ def pretrain(
         run.recover()
     if dist.restarted() and run.read_json("env.json").get("launch") == dist.launch():
         resume, overwrite = True, False  # what is there is the first attempt's, not what was to be replaced
-    if not resume and not overwrite and run.holds_run():
+    if not resume and not overwrite and run.holds_run() and (run.begun() or run.metrics()):
         raise ValueError(f"{run.path} holds a run already: go on with --resume, or replace it with --overwrite")
     if data is None or isinstance(data, str):
         splits = load(wanted.data.name, wanted.data.root, wanted.data.download)
@@ -109,7 +110,7 @@ def pretrain(
         _same(run, wanted)
     watch = _monitor(wanted, splits)
     train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, quiet=quiet)
-    return Run(run.path)
+    return Run(run.path, module)
 
 
 def _same(run: RunDir, wanted: Recipe) -> None:
@@ -148,11 +149,15 @@ def eye(recipe: Recipe, splits: Splits) -> Views:
 
 def load_backbone(run: str | Path | Run, into: nn.Module | None = None) -> nn.Module:
     """The online backbone of a run, in eval mode, without its head; `into`: the module that a run of one's own had."""
-    return subject(_text(run), module=into).backbone
+    return subject(_text(run), module=into or _module(run)).backbone
 
 
 def _text(run: str | Path | Run) -> str:
     return str(run.path if isinstance(run, Run) else run)
+
+
+def _module(run: str | Path | Run) -> nn.Module | None:
+    return run.module if isinstance(run, Run) else None
 
 
 def evaluate(
@@ -177,7 +182,7 @@ def evaluate(
     home = data if isinstance(data, str) else next((one.data for one in wanted.values() if one.data), None)
     folder = Path(out).expanduser() if out else None
     _seed(seed or 0)
-    found = subject(_text(run), data=home, out=folder, seed=seed or 0, module=backbone)
+    found = subject(_text(run), data=home, out=folder, seed=seed or 0, module=backbone or _module(run))
     if found.run and folder is not None:
         raise ValueError(f"the scores of {_text(run)} belong into that run: --out is for networks that no run made")
     if not found.run:
@@ -288,15 +293,18 @@ def analyse(
     where = pick_device(device)
     where = torch.device("cpu") if where.type == "mps" else where  # which has no float64
     loaded: dict[tuple[str, str | None], Splits] = {}
-    opened = [_analysed(path, loaded, data, where) for path in paths]
+    own = [_module(run) for run in ([runs] if isinstance(runs, str | Path | Run) else runs)]
+    opened = [_analysed(path, loaded, data, where, module) for path, module in zip(paths, own, strict=True)]
     for one, name in zip(opened, named(paths), strict=True):
         one.name, one.seed, one.images = name, seed, images
     return analyses.perform(opened, what)
 
 
-def _analysed(path: Path, loaded: dict[Any, Splits], data: Any, device: torch.device) -> Analysed:
+def _analysed(
+    path: Path, loaded: dict[Any, Splits], data: Any, device: torch.device, module: nn.Module | None
+) -> Analysed:
     """A run with its networks, data and views on the device; runs on one data set share what is loaded."""
-    recipe, learner = Recipe.read(path / "recipe.json"), restored(path)
+    recipe, learner = Recipe.read(path / "recipe.json"), restored(path, module)
     place = recipe.data.name, recipe.data.root
     if place not in loaded:
         loaded[place] = load(data or recipe.data.name, recipe.data.root)
@@ -305,7 +313,7 @@ def _analysed(path: Path, loaded: dict[Any, Splits], data: Any, device: torch.de
     seen = recipe.views
     views = make_views(seen.policy, size=seen.size, mean=splits.mean, std=splits.std, **seen.arguments).to(device)
     look = eye(recipe, splits).to(device)
-    return Analysed(path.name, path, recipe, learner.to(device), splits, views, look, device)
+    return Analysed(path.name, path, recipe, learner.to(device), splits, views, look, device, module=module)
 
 
 def embed(run: str | Path | Run, data: Given, out: str | Path | None = None) -> Features:
@@ -314,7 +322,7 @@ def embed(run: str | Path | Run, data: Given, out: str | Path | None = None) -> 
     file = Path(out).expanduser() if out is not None else None
     if file is not None:
         table.check(file)
-    backbone, recipe = load_backbone(path), Recipe.read(path / "recipe.json")
+    backbone, recipe = load_backbone(run), Recipe.read(path / "recipe.json")
     splits = load(data, recipe.data.root)
     _fits(path, backbone, splits)
     device = pick_device("auto")
@@ -332,7 +340,7 @@ def embed(run: str | Path | Run, data: Given, out: str | Path | None = None) -> 
 def export(run: str | Path | Run, format: str, out: str | Path) -> Path:
     """Write the online backbone for other software: torchvision, timm, detectron2, onnx or safetensors."""
     path = run.path if isinstance(run, Run) else Path(run).expanduser()
-    net, recipe = load_backbone(path), Recipe.read(path / "recipe.json")
+    net, recipe = load_backbone(run), Recipe.read(path / "recipe.json")
     size, file = recipe.views.size, Path(out).expanduser()
     return write_export(net, file, format=format, name=recipe.backbone.name, stem=recipe.backbone.stem, size=size)
 

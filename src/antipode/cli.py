@@ -332,7 +332,10 @@ def repeated(words: list[str]) -> list[str]:
 
 INTERRUPTED = dict.fromkeys(
     ("pretrain", "pack", "reproduce"), "interrupted; the same command goes on from what is on the disk"
-) | {"analyse": "interrupted; what was finished is in analysis.json"}
+) | {
+    "analyse": "interrupted; what was finished is in analysis.json",
+    "evaluate": "interrupted; what was finished is in scores.json, the same command starts the rest anew",
+}
 
 
 def _refusal(error: BaseException) -> tuple[str, int]:

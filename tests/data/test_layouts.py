@@ -40,14 +40,12 @@ def test_unknown_names_are_answered_with_the_nearest():
 @pytest.mark.parametrize("name", [name for name in SETS if name not in ("shapes", "digits")])
 def test_a_missing_data_set_is_explained_in_one_sentence(name, tmp_path, monkeypatch):
     monkeypatch.delenv("ANTIPODE_DATA", raising=False)
-    with pytest.raises(
-        FileNotFoundError, match=f"{name.replace('+', '.')} needs a folder with data sets: set ANTIPODE_DATA"
-    ):
-        load(name)
-    with pytest.raises(FileNotFoundError, match=f"looked for .* in {tmp_path}") as caught:
-        load(name, root=tmp_path)
-    text = str(caught.value)
-    assert "\n" not in text and ("unpack" in text or "download" in text)
+    told = rf"{name.replace('+', '.')} is not there: set ANTIPODE_DATA or data.root to a folder, where \S.* looked for"
+    for root, expected in ((None, told), (tmp_path, f"looked for .* in {tmp_path}")):
+        with pytest.raises(FileNotFoundError, match=expected) as caught:
+            load(name, root=root)
+        text = str(caught.value)
+        assert "\n" not in text and ("unpack" in text or "download" in text)
 
 
 def test_every_name_has_a_line():

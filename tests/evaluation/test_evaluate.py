@@ -120,14 +120,28 @@ def test_weights_bring_their_own_stem(tmp_path):
 def test_a_module_of_ones_own_takes_the_weights_of_its_run(tmp_path):
     made = [nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()) for _ in range(2)]
     run = antipode.pretrain("digits.simclr", backbone=made[0], epochs=1, out=tmp_path / "own", quiet=True)
-    score = antipode.evaluate(run, backbone=made[1])["knn"]
-    assert score.value > 10
-    with pytest.raises(ValueError, match="a module of one's own"):
-        antipode.evaluate(run)
+    again = antipode.Run(run.path)  # as another process has it
+    assert antipode.evaluate(again, backbone=made[1])["knn"].value > 10
+    for call in (antipode.evaluate, antipode.load_backbone, antipode.analyse):
+        with pytest.raises(ValueError, match="a module of one's own"):
+            call(again)
+
+
+def test_the_run_on_a_module_of_ones_own_goes_wherever_runs_go(tmp_path):
+    net = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    run = antipode.pretrain("digits.simclr", backbone=net, epochs=1, out=tmp_path / "own", quiet=True)
+    assert set(antipode.evaluate(run, ["knn", "knn-head"])) == {"knn", "knn-head"}
+    features = antipode.embed(run, "digits")
+    assert features.x.shape == (1797, 16)
+    found = antipode.analyse(run, ["spectrum", "npc"], images=64)["own"]
+    assert not any("skipped" in one for one in found.values())
+    assert antipode.export(run, "safetensors", tmp_path / "own.safetensors").exists()
+    trained = run.backbone().state_dict()
+    assert all(torch.equal(value, trained[key]) for key, value in tensors(run.backbone()).items() if key in trained)
+    assert antipode.load_backbone(run) is not net
 
 
 WRONG = {
-    "random:resnet10-slim": ({}, "say which to score on with --data"),
     "random:resnet9": ({"data": "digits"}, "there is no backbone 'resnet9'"),
     "file:weights.pth": ({"data": "digits"}, "file:PATH@NAME"),
     "file:nowhere.pth@resnet18": ({"data": "digits"}, "there is no file"),

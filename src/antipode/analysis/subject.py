@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from antipode import rng
 from antipode.core.learner import Learner
@@ -61,6 +61,7 @@ class Subject:
     device: torch.device
     seed: int = 0
     images: int | None = None
+    module: nn.Module | None = field(default=None, repr=False)  # what a run on a module of one's own was given
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -190,7 +191,7 @@ class Subject:
         except Exception as error:  # whatever a damaged file provokes
             warnings.warn(f"{file} cannot be read ({type(error).__name__}) and is left out", stacklevel=2)
             return None
-        return replace(self, learner=put(self.recipe, content).to(self.device), kept={})
+        return replace(self, learner=put(self.recipe, content, self.module).to(self.device), kept={})
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """What was looked at: data, epoch, seed, and what an analysis adds."""

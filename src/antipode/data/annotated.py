@@ -102,7 +102,7 @@ def voc0712(root: Path | None, download: bool, seed: int) -> Splits:
 
 def _voc(name: str, years: tuple[str, ...], root: Path | None, download: bool) -> Splits:
     if download:
-        _fetch_voc(base(name, root), years)
+        _fetch_voc(base(name, root, "VOCdevkit", "it will be fetched"), years)
     train, test = (_several(voc_detection(name, part, root, years)) for part in ("trainval", "test"))
     return Splits(name, train, train, test, 224)
 
@@ -119,7 +119,7 @@ def voc_detection(name: str, part: str, root: Path | None, years: tuple[str, ...
     how = "set data.download=true to fetch it, or unpack VOCdevkit there as torchvision.datasets.VOCDetection does"
     years = years if part == "trainval" else ("2007",)
     inside = [f"VOC{year}/ImageSets/Main/{part}.txt" for year in years]
-    home = locate(name, base(name, root), ("VOCdevkit", "voc/VOCdevkit", "VOC/VOCdevkit", "."), inside, how)
+    home = locate(name, root, ("VOCdevkit", "voc/VOCdevkit", "VOC/VOCdevkit", "."), inside, how)
     keys = [(f"VOC{year}", key) for year, file in zip(years, inside, strict=True) for key in _lines(home / file)]
     things = [_voc_things(home / year / "Annotations" / f"{key}.xml") for year, key in keys]
     names = Names(f"{year}/JPEGImages/{key}.jpg" for year, key in keys)
@@ -147,7 +147,8 @@ def coco(root: Path | None, download: bool, seed: int) -> Splits:
 
 def coco_detection(part: str, root: Path | None) -> Detection:
     """COCO's objects, from the layout of its archives or from images/ beside instances_{train,val}.json."""
-    top, how = base("coco", root), f"unpack {part}2017.zip and annotations_trainval2017.zip there"
+    how = f"unpack {part}2017.zip and annotations_trainval2017.zip there"
+    top = base("coco", root, f"{part}2017 and annotations in coco", how)
     folders = ("coco", "COCO", "coco2017", ".")
     if any((top / folder / f"instances_{part}.json").exists() for folder in folders):
         file, images = f"instances_{part}.json", "images"

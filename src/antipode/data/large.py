@@ -15,7 +15,7 @@ IMAGENET = ("imagenet", "ImageNet", "ILSVRC2012", "imagenet-1k", "ILSVRC/Data/CL
 def imagenet(root: Path | None, download: bool, seed: int) -> Splits:
     """ImageNet 2012: train (1,281,167) and val (50,000) in class folders."""
     how = "unpack ILSVRC2012 into class folders there, as torchvision.datasets.ImageNet does"
-    home = locate("imagenet", base("imagenet", root), IMAGENET, ("train", "val"), how)
+    home = locate("imagenet", root, IMAGENET, ("train", "val"), how)
     train = tree(home / "train", trusted=True)
     test = tree(home / "val", classes=train.classes, trusted=True)
     return Splits("imagenet", train, train, test, 224)
@@ -25,7 +25,7 @@ def imagenet100(root: Path | None, download: bool, seed: int) -> Splits:
     """ImageNet-100: the 100 classes of ImageNet listed in the supplement of JCL (NeurIPS 2020), section 4."""
     names = sorted(files("antipode.data").joinpath("imagenet100.txt").read_text().split())
     how = "unpack ILSVRC2012, or these 100 class folders of it, there"
-    home = locate("imagenet100", base("imagenet100", root), ("imagenet100", *IMAGENET), ("train", "val"), how)
+    home = locate("imagenet100", root, ("imagenet100", *IMAGENET), ("train", "val"), how)
     for part in ("train", "val"):
         absent = [name for name in names if not (home / part / name).is_dir()]
         if absent:
@@ -37,7 +37,7 @@ def imagenet100(root: Path | None, download: bool, seed: int) -> Splits:
 def tinyimagenet(root: Path | None, download: bool, seed: int) -> Splits:
     """Tiny-ImageNet, 64 px: 100,000 + 10,000, 200 classes."""
     folders, how = ("tiny-imagenet-200", "tinyimagenet", "."), "unpack tiny-imagenet-200.zip there"
-    home = locate("tinyimagenet", base("tinyimagenet", root), folders, ("train", "val", "wnids.txt"), how)
+    home = locate("tinyimagenet", root, folders, ("train", "val", "wnids.txt"), how)
     classes = sorted((home / "wnids.txt").read_text().split())
     train = tree(home / "train", classes=classes, trusted=True)
     notes = home / "val" / "val_annotations.txt"
@@ -54,7 +54,7 @@ def tinyimagenet(root: Path | None, download: bool, seed: int) -> Splits:
 def places205(root: Path | None, download: bool, seed: int) -> Splits:
     """Places205: 2,448,873 + 20,500 images, 205 classes; class folders, or the official lists."""
     folders, how = ("places205", "Places205", "."), "unpack imagesPlaces205_resize.tar.gz and its lists there"
-    top = base("places205", root)
+    top = base("places205", root, "train and val", how)
     try:
         home = locate("places205", top, folders, ("train", "val"), how)
     except FileNotFoundError:
@@ -78,7 +78,7 @@ def _places_list(home: Path, file: str) -> Decoded:
 def inat18(root: Path | None, download: bool, seed: int) -> Splits:
     """INaturalist 2018: 437,513 + 24,426 images, 8,142 species; the official json lists."""
     folders, how = ("inat18", "inat2018", "iNaturalist", "."), "unpack train_val2018.tar.gz and its json lists there"
-    home = locate("inat18", base("inat18", root), folders, ("train2018.json", "val2018.json"), how)
+    home = locate("inat18", root, folders, ("train2018.json", "val2018.json"), how)
     # torchvision.datasets.INaturalist(version="2018") renames the folder of the archive to its year
     images = "2018" if (home / "2018").is_dir() else "train_val2018"
     train, test = (_inat_list(home, f"{part}2018.json", images) for part in ("train", "val"))

@@ -173,7 +173,8 @@ def _local(name: str, root: Path | None, download: bool) -> Path:
             raise ValueError(f"shards are read from files, http or https, not from {name}")
         return Path(name).expanduser()
     # the address is made one flat name, so that it cannot point out of the folder
-    target = base("webdataset", root) / "webdataset" / re.sub(r"[^\w.-]+", "_", f"{parts.netloc}{parts.path}")
+    home = base("webdataset", root, "shards", "set data.download=true to fetch them")
+    target = home / "webdataset" / re.sub(r"[^\w.-]+", "_", f"{parts.netloc}{parts.path}")
     if not target.exists():
         if not download:
             raise FileNotFoundError(f"{name} is not in {target.parent} yet; set data.download=true to fetch it")

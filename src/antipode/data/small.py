@@ -1,6 +1,8 @@
 """Data sets that live in memory as one uint8 tensor: shapes, digits, CIFAR, STL-10, Fashion-MNIST."""
 
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +82,14 @@ def _open(
     """One split of a torchvision data set as a Memory."""
     import torchvision.datasets  # noqa: PLC0415
 
-    folder = base(name, root)
+    how = f"set data.download=true to fetch it, or put torchvision's {kind} files there"
+    folder = base(name, root, _folder(kind), how)
     try:
-        data = getattr(torchvision.datasets, kind)(str(folder), download=download, **split)
+        with redirect_stdout(sys.stderr):  # where torchvision says what it fetches; ours is for results
+            data = getattr(torchvision.datasets, kind)(str(folder), download=download, **split)
     except RuntimeError as error:
         raise FileNotFoundError(
-            f"{name} is not there, or a file of it is damaged: looked for {_folder(kind)} in {folder}; "
-            f"set data.download=true to fetch it, or put torchvision's {kind} files there"
+            f"{name} is not there, or a file of it is damaged: looked for {_folder(kind)} in {folder}; {how}"
         ) from error
     labels = data.labels if kind == "STL10" else data.targets
     return Memory(torch.from_numpy(pixels(data)), _integers(labels), list(data.classes))

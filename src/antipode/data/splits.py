@@ -44,19 +44,20 @@ def normal(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(pixels.mean(1).tolist()), tuple(pixels.std(1).clamp(min=0.01).tolist())
 
 
-def base(name: str, root: str | Path | None) -> Path:
-    """The folder with data sets: `root`, else ANTIPODE_DATA."""
+def base(name: str, root: str | Path | None, looked: str, how: str) -> Path:
+    """The folder with data sets: `root`, else ANTIPODE_DATA; a sentence where neither says what to look in."""
     found = root or os.environ.get("ANTIPODE_DATA")
     if not found:
         raise FileNotFoundError(
-            f"{name} needs a folder with data sets: set ANTIPODE_DATA or data.root (what can be fetched is, with "
-            "data.download=true), or use shapes or digits"
+            f"{name} is not there: set ANTIPODE_DATA or data.root to a folder, where {looked} will be looked for; {how}"
+            " (shapes and digits need no folder)"
         )
     return Path(found).expanduser()
 
 
-def locate(name: str, root: Path, folders: Sequence[str], inside: Sequence[str], how: str) -> Path:
-    """The first of `folders` under `root` that holds all of `inside`; a sentence where there is none."""
+def locate(name: str, root: Path | None, folders: Sequence[str], inside: Sequence[str], how: str) -> Path:
+    """The first of `folders` under the one with data sets that holds all of `inside`; a sentence if there is none."""
+    root = base(name, root, f"{', '.join(inside)} in {folders[0]}", how)
     for folder in folders:
         if all((root / folder / entry).exists() for entry in inside):
             return root / folder

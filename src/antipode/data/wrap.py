@@ -69,7 +69,7 @@ class Items:
 
 def _item(item: Any, channels: int | None = None) -> tuple[Tensor, Any]:
     """The image uint8 (C,H,W) and the label, or None, of a data set's item."""
-    image, label = (item[0], item[1]) if isinstance(item, (tuple, list)) else (item, None)
+    image, label = (*item, None)[:2] if isinstance(item, (tuple, list)) else (item, None)  # (image,): no label
     if isinstance(image, Image.Image):
         return decode.picture(image, channels=channels or (1 if image.mode in ("1", "L") else 3)), label
     if isinstance(image, Tensor):

@@ -17,11 +17,11 @@ SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that is none: the nearest, or all there are."""
+    """The end of a sentence about a name that is none: the nearest, and all there are."""
     known = list(known)
     near = difflib.get_close_matches(name, known, 1, 0.5)
     if near:
-        return f", did you mean {near[0]!r}?"
+        return f", did you mean {near[0]!r}? (known are {', '.join(known)})"
     return f": choose from {', '.join(known)}" if known else ": there are none"
 
 

@@ -4,6 +4,7 @@
 Importing this module does not import torch; resolving does, since a method's signature is its schema.
 """
 
+import difflib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -196,9 +197,9 @@ def _given(recipe: Any) -> Layer:
         if not dot and data in PAPERS:
             return said(recipe, {"method.name": data})
         if not recipe or not (Path(recipe).exists() or "/" in recipe or recipe.endswith(".json")):
-            near = nearest(recipe, [*recipes.names(), *PAPERS])
-            hint = near if "did you mean" in near else ": it is dataset.method, a method or a file"
-            raise ValueError(f"there is no recipe {recipe!r}{hint}")
+            near = difflib.get_close_matches(recipe, [*recipes.names(), *PAPERS], 1, 0.5)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"there is no recipe {recipe!r}{hint}: it is dataset.method, a method or a file")
     if not isinstance(recipe, str | Path):
         raise ValueError(f"a recipe is a name, a file or a mapping, not {type(recipe).__name__}")
     return of_file(Path(recipe).expanduser())

@@ -1,9 +1,11 @@
 """A run's learner again, for looking at it: networks, heads, twin, queue and bank of the last checkpoint."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from antipode.core.learner import Learner
 from antipode.engine import checkpoint
@@ -13,22 +15,30 @@ from antipode.methods import build as build_learner
 from antipode.nets.backbone import backbone as make_backbone
 
 
-def restored(path: Path) -> Learner:
-    """The learner of a run as its last whole checkpoint has it, in eval mode on the CPU."""
+def restored(path: Path, module: nn.Module | None = None) -> Learner:
+    """The learner of a run as its last whole checkpoint has it, in eval mode on the CPU.
+
+    `module` is what a run on a module of one's own was given; a copy of it takes the weights.
+    """
     recipe = Recipe.read(path / "recipe.json")
-    if recipe.backbone.name.startswith("python:"):
-        raise ValueError(f"{path} trained a module of one's own ({recipe.backbone.name}), which cannot be built again")
+    if recipe.backbone.name.startswith("python:") and module is None:
+        own = f"{path} trained a module of one's own ({recipe.backbone.name}), which cannot be built again"
+        raise ValueError(f"{own}: give the Run that pretrain returned")
     content = checkpoint.load(RunDir(path), torch.device("cpu"))
     if content is None:
         raise FileNotFoundError(f"{path} holds no checkpoint, so its head and bank are not known")
-    return put(recipe, content)
+    return put(recipe, content, module)
 
 
-def put(recipe: Recipe, content: dict[str, Any]) -> Learner:
+def put(recipe: Recipe, content: dict[str, Any], module: nn.Module | None = None) -> Learner:
     """The learner of a recipe with the state of a checkpoint."""
     state = content["learner"]
-    channels = state["online.backbone.conv1.weight"].shape[1] if "online.backbone.conv1.weight" in state else 3
-    net = make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=channels)
+    first = (value for key, value in state.items() if key.startswith("online.backbone.") and value.ndim == 4)
+    channels = next((value.shape[1] for value in first), 3)
+    if module is None:
+        net = make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=channels)
+    else:
+        net = make_backbone(copy.deepcopy(module), channels=channels)
     learner = build_learner(
         recipe.method.name, net, channels=channels, seed=recipe.train.seed, **recipe.method.arguments
     )

@@ -29,11 +29,12 @@ class Subject:
     backbone: nn.Module
     recipe: Recipe
     run: bool = True
+    module: nn.Module | None = None  # what a run of one's own trained
 
     def head(self) -> nn.Module | None:
-        """The projection, which only the checkpoint of a run of our networks has."""
-        built = self.run and not self.recipe.backbone.name.startswith("python:")
-        return restored(self.folder.path).online.head.eval() if built and self.folder.begun() else None
+        """The projection, which only the checkpoint of a run has."""
+        known = self.run and self.folder.begun()
+        return restored(self.folder.path, self.module).online.head.eval() if known else None
 
 
 def subject(
@@ -50,9 +51,8 @@ def subject(
     """
     kind, colon, rest = text.partition(":")
     if not colon or kind not in FOREIGN:
-        return _run(Path(text).expanduser(), module)
-    if data is None:
-        raise ValueError(f"{text} was trained on no data set of its own: say which to score on with --data")
+        return _run(Path(text).expanduser(), module, colon)
+    data = data or "shapes"  # as everywhere
     path, _, name = rest.rpartition("@") if kind == "file" else ("", "", rest)
     if kind == "file" and not (path and name):
         raise ValueError(f"{text} names no file and network: write file:PATH@NAME, such as file:moco.pth@resnet50")
@@ -60,10 +60,11 @@ def subject(
     return _foreign(text, kind, path, name, data=data, folder=folder, seed=seed)
 
 
-def _run(path: Path, module: nn.Module | None) -> Subject:
+def _run(path: Path, module: nn.Module | None, colon: str) -> Subject:
     file = path / "backbone.safetensors"
     if not file.exists():
-        raise FileNotFoundError(f"{path} holds no finished run: there is no backbone.safetensors")
+        other = "; networks that no run made are random:NAME, torchvision:NAME and file:PATH@NAME" if colon else ""
+        raise FileNotFoundError(f"{path} holds no finished run: there is no backbone.safetensors{other}")
     recipe = Recipe.read(path / "recipe.json")
     weights = read(file)
     channels = next((value.shape[1] for value in weights.values() if value.ndim == 4), 3)  # the first layer's
@@ -74,7 +75,7 @@ def _run(path: Path, module: nn.Module | None) -> Subject:
     else:
         raise ValueError(f"{path} trained a module of one's own ({recipe.backbone.name}): load {file.name} into it")
     fit(bare(net), weights, str(file))
-    return Subject(path.name, RunDir(path), net.eval(), recipe)
+    return Subject(path.name, RunDir(path), net.eval(), recipe, module=module)
 
 
 def _foreign(text: str, kind: str, path: str, name: str, *, data: str, folder: Path, seed: int) -> Subject:

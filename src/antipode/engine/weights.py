@@ -2,7 +2,9 @@
 
 import pickle
 import re
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +140,8 @@ def _torchvision(name: str) -> Mapping[str, Tensor]:
     except (ValueError, KeyError):
         raise ValueError(f"torchvision has no ImageNet weights for {name}: give a path, or another backbone") from None
     try:
-        state: Mapping[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
+        with redirect_stdout(sys.stderr):  # torch.hub says there what it fetches; a command's own is the result alone
+            state: Mapping[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as error:
         place = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name
         raise ValueError(

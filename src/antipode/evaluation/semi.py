@@ -90,7 +90,7 @@ def balanced(labels: Tensor, classes: int, share: float, seed: int) -> Tensor:
 
 def listed(task: Task, train: Source, file: str) -> Tensor:
     """Ids of the images that a file in the folder of data sets names, one on each line: n01440764_10026.JPEG."""
-    path = _find(base("imagenet", task.root), file)
+    path = _find(base("imagenet", task.root, file, "put SimCLR's lists of images there"), file)
     if not isinstance(train, Decoded):
         raise ValueError(f"the images of {file} are found by name, but this imagenet has none")
     wanted = dict.fromkeys(line.strip() for line in path.read_text().splitlines() if line.strip())

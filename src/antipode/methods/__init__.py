@@ -84,4 +84,5 @@ def build(
 
 def _nearest(name: str, known: Any) -> str:
     near = difflib.get_close_matches(name, known, 1)
-    return f", did you mean {near[0]!r}?" if near else f": choose from {', '.join(known)}"
+    names = ", ".join(known)
+    return f", did you mean {near[0]!r}? (known are {names})" if near else f": choose from {names}"

@@ -149,7 +149,8 @@ def backbone(net: str | nn.Module, *, stem: Stem | None = None, channels: int = 
         return _timm(net.removeprefix("timm:"), channels)
     if net not in RESNETS:
         near = difflib.get_close_matches(net, RESNETS, 1)
-        hint = f", did you mean {near[0]!r}?" if near else f": choose from {', '.join(RESNETS)} or timm:NAME"
+        names = f"{', '.join(RESNETS)} or timm:NAME"
+        hint = f", did you mean {near[0]!r}? (known are {names})" if near else f": choose from {names}"
         raise ValueError(f"there is no backbone {net!r}{hint}")
     return ResNet(RESNETS[net], stem="imagenet" if stem is None else stem, channels=channels)
 
