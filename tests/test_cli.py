@@ -211,6 +211,7 @@ FOREIGN = {
     "evaluate foo:resnet18 --data digits": ("foo:resnet18", "random:NAME, torchvision:NAME and file:PATH@NAME"),
     "pretrain --method dlc": ("'dcl'", "known are simclr, mocov1"),
     "pretrain shapes.dlc": ("'shapes.dcl'", "dataset.method, a method or a file"),
+    "pretrain --set method=3": ("'method' is a section", "method.tau"),
     "pretrain --set method.ta=3": ("'tau'", "known are base, tau"),
     "pretrain --data stl10 --out {out}": ("ANTIPODE_DATA", "stl10_binary", "data.download=true"),
     "pretrain --data inat18 --out {out}": ("ANTIPODE_DATA", "train2018.json", "train_val2018.tar.gz"),

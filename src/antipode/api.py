@@ -301,7 +301,7 @@ def analyse(
 
 
 def _analysed(
-    path: Path, loaded: dict[Any, Splits], data: Any, device: torch.device, module: nn.Module | None
+    path: Path, loaded: dict[Any, Splits], data: Any, device: torch.device, module: nn.Module | None = None
 ) -> Analysed:
     """A run with its networks, data and views on the device; runs on one data set share what is loaded."""
     recipe, learner = Recipe.read(path / "recipe.json"), restored(path, module)

@@ -50,6 +50,8 @@ def test_what_is_finished_is_not_planned_again(tmp_path):
     again = make_plan("eqco.table3", "smoke", tmp_path)
     assert [job.state for job in again.jobs] == ["finished", "begun"] and again.missing == (again.jobs[1],)
     assert "1 of 2 runs to train" in cost(again)
+    (second.folder / "backbone.safetensors").touch()
+    assert cost(make_plan("eqco.table3", "smoke", tmp_path)) == "0 of 2 runs to train: all are there"
 
 
 def test_the_command_of_a_job_is_the_job(tmp_path):

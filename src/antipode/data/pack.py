@@ -96,6 +96,8 @@ def _finish(aside: Path, home: Path) -> list[Skip]:
     """Clear away the notes of the work and give the folder its name; returns what was left out."""
     for note in [*aside.glob("*/part-*.npz"), aside / "plan.json"]:
         note.unlink(missing_ok=True)
+    for left in aside.rglob(".*.tmp"):  # of a process that was killed while it wrote
+        left.unlink()
     aside.rename(home)
     sync(home.parent)
     splits = json.loads((home / "meta.json").read_text())["splits"]

@@ -173,6 +173,8 @@ def judging(plan: Plan) -> float:
 
 def cost(plan: Plan) -> str:
     """What is left to train, in time of a GPU, and what that rests on."""
+    if not plan.missing:
+        return f"0 of {len(plan.jobs)} runs to train: all are there"
     operations = sum(job.work for job in plan.missing)
     counted = f"{len(plan.missing)} of {len(plan.jobs)} runs to train, {operations:.2g} floating-point operations"
     measured = f"the {H200 / 1e12:.0f} TFLOP/s of cifar10.simclr (benchmarks/RESULTS.md)"
