@@ -102,6 +102,7 @@ ENTRIES = methods() | paper() | rule()
 def lines(*files: Path) -> list[dict[str, Any]]:
     """The last line of each run, seed and set of values in some files."""
     found = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines() if line]
+    found = [{"values": {}} | line for line in found]  # lines of before 2026-11-15 had none
     return list({(line["run"], line["seed"], json.dumps(line["values"])): line for line in found}.values())
 
 
@@ -119,9 +120,10 @@ def changed(then: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def finished(name: str, entry: Entry, done: list[dict[str, Any]]) -> bool:
-    """Whether one of the lines is of this run with the values that it would have now."""
-    now = values_of(entry)
-    return any(line["run"] == name and not changed(line["values"], now) for line in done)
+    """Whether one of the lines is of this run with the values that it would have now, and knows those asked for."""
+    now, asked = values_of(entry), entry.values.keys()
+    of_run = [line["values"] for line in done if line["run"] == name]
+    return any(asked <= values.keys() and not changed(values, now) for values in of_run)
 
 
 def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:

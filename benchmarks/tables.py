@@ -62,9 +62,9 @@ def apart(line: Line) -> str:
 
 
 def spread(values: list[float]) -> str:
-    """Mean, and with several seeds the deviation and their number."""
-    if len(values) == 1:
-        return f"{values[0]:.1f}"
+    """Mean, and with several seeds the deviation and their number; nothing of nothing."""
+    if len(values) < 2:
+        return f"{values[0]:.1f}" if values else ""
     return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} (n = {len(values)})"
 
 
@@ -127,8 +127,8 @@ def runs() -> str:
     for (name, other), lines in groups.items():
         first = lines[0]
         recipe = f"{first['recipe']} {given(list_of.ENTRIES[entry(first)].values)}".strip()
-        scores = [spread(found) if (found := values(lines, one)) else "" for one in protocols]
-        scores.append(spread(held) if (held := [one for line in lines if (one := folds(line))]) else "")
+        scores = [spread(values(lines, one)) for one in protocols]
+        scores.append(spread([one for line in lines if (one := folds(line))]))
         cost = ["" if first.get("beside") else f"{first['images_per_second']:,.0f}", f"{first['memory_gib']:.1f} GiB"]
         rows.append([name, recipe, other, str(first["epochs"]), *scores, *cost, took(first), first["commit"]])
     return f"{where([line for lines in groups.values() for line in lines])}\n\n{table(head, rows)}"
@@ -137,7 +137,7 @@ def runs() -> str:
 def scores(name: str) -> list[str]:
     """kNN and linear-fast of a run as its recipe has it, empty where there is none."""
     lines = grouped(accuracy()).get((name, ""), [])
-    return [spread(found) if (found := values(lines, one)) else "" for one in ("knn", "linear-fast")]
+    return [spread(values(lines, one)) for one in ("knn", "linear-fast")]
 
 
 def settings() -> str:

@@ -204,7 +204,13 @@ FOREIGN = {
     "pretrain --seed 99999999999999999999": ("seed", "99999999999999999999"),
     "evaluate random:resnet10-slim --data digits --out {run}": ("holds a run", "another --out"),
     "pack digits --out {place}/flat": ("flat is there already; pack into",),
-    f"pretrain digits.dcl {TINY} --out {{place}}/text": ("text is a file, where a folder is needed",),
+    f"pretrain digits.dcl {TINY} --out {{place}}/text/run": ("/text is a file, where a folder is needed",),
+    "pretrain --data '~nosuch' --out {out}": ("no data set ~nosuch",),
+    "pretrain --data '' --out {out}": ("no data set",),
+    f"pretrain --data {'x' * 300} --out {{out}}": ("no data set xxx", "known are"),
+    "pretrain --set method.=3": ("is a section", "method.tau"),
+    f"pretrain digits.dcl {TINY} --seed 5 --no-resume --out {{place}}/bare": ("holds a run already",),
+    "evaluate random:resnet10-slim --out {place}/listed": ("network.json", "no object"),
     "pretrain --method dcl --data folder:{place}/cut --backbone resnet10-slim --batch 2 --epochs 1 --out {out}": (
         "4 images in a row cannot be read, the first: ",
     ),
@@ -329,6 +335,11 @@ def test_a_wrong_command_on_damaged_or_foreign_files_is_refused_in_one_sentence(
         (place / "odd" / "scores.json").write_text("[1]")
         shutil.copytree(run, place / "lost")
         (place / "lost" / "recipe.json").unlink()
+        (place / "bare").mkdir()
+        for name in ("recipe.json", "backbone.safetensors"):
+            shutil.copy(run / name, place / "bare")
+        (place / "listed").mkdir()
+        (place / "listed" / "network.json").write_text("[1]")
     words = [word.format(run=run, place=place, out=tmp_path / "out") for word in shlex.split(command)]
     check_refusal(*call(words), FOREIGN[command])
 

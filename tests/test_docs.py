@@ -66,6 +66,7 @@ def test_a_run_counts_as_done_only_while_its_recipe_has_the_same_values(monkeypa
     assert not accuracy.finished("mocov2", entry, [line | {"values": older}])
     unknown = {key: value for key, value in line["values"].items() if key != "method.tau"}
     assert accuracy.finished("mocov2", entry, [line | {"values": unknown}])  # an argument that came later
+    assert not accuracy.finished("mocov2", replace(entry, values={"method.tau": 0.2}), [line | {"values": unknown}])
     other = replace(entry, values={"method.tau": 0.1})
     assert accuracy.finished("mocov2", other, [line | {"values": older}])
 

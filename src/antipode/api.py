@@ -1,6 +1,5 @@
 """What the command line and Python users call."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -99,7 +98,7 @@ def pretrain(
         run.recover()
     if dist.restarted() and run.read_json("env.json").get("launch") == dist.launch():
         resume, overwrite = True, False  # what is there is the first attempt's, not what was to be replaced
-    if not resume and not overwrite and run.holds_run() and (run.begun() or run.metrics()):
+    if not resume and not overwrite and run.holds_run() and run.trained():
         raise ValueError(f"{run.path} holds a run already: go on with --resume, or replace it with --overwrite")
     if data is None or isinstance(data, str):
         splits = load(wanted.data.name, wanted.data.root, wanted.data.download)
@@ -108,6 +107,8 @@ def pretrain(
     wanted = asked(images=len(splits.pretrain))  # a memory or queue may depend on their number
     if run.begun() and not overwrite:
         _same(run, wanted)
+    elif (run.path / "network.json").exists() and not overwrite:
+        raise ValueError(f"{run.path} holds the scores of a network that no run made: use another --out")
     watch = _monitor(wanted, splits)
     train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, quiet=quiet)
     return Run(run.path, module)
@@ -180,6 +181,8 @@ def evaluate(
     if not wanted:
         raise ValueError(f"there is nothing to evaluate: choose protocols from {', '.join(protocol.PROTOCOLS)}")
     home = data if isinstance(data, str) else next((one.data for one in wanted.values() if one.data), None)
+    if data is not None and not isinstance(data, str):
+        home = f"python:{type(datasets(data)[0]).__name__}"
     folder = Path(out).expanduser() if out else None
     _seed(seed or 0)
     found = subject(_text(run), data=home, out=folder, seed=seed or 0, module=backbone or _module(run))
@@ -199,11 +202,13 @@ def _seed(seed: int) -> None:
 
 def _own_folder(found: Subject) -> None:
     """Refuse to put the scores of a network among those of a run or of another network."""
-    path, there = found.folder.path, found.folder.read_json("network.json").get("network", found.name)
+    path, there, seed = found.folder.path, found.folder.read_object("network.json"), found.recipe.train.seed
     if found.folder.holds_run():
         raise ValueError(f"{path} holds a run, and {found.name} is another network: give it another --out")
-    if there != found.name:
-        raise ValueError(f"{path} holds the scores of {there}: give {found.name} another --out")
+    drawn = found.name.startswith("random:") and there.get("seed", seed) != seed  # others do not depend on a seed
+    if there.get("network", found.name) != found.name or drawn:
+        whose = there["network"] + (f" with seed {there['seed']}" if drawn else "")
+        raise ValueError(f"{path} holds the scores of {whose}: give {found.name} another --out")
 
 
 def _scores(
@@ -212,6 +217,8 @@ def _scores(
     """The scores, each filed as it comes: the next may take hours."""
     found.folder.read_object("scores.json")  # what cannot be added to is refused now, not in an hour
     own = found.recipe.data.name
+    if not found.run:  # what it was first scored on is its own
+        own = found.folder.read_object("network.json").get("data", own)
     tasks: dict[str, Task] = {}
     scores: dict[str, Score] = {}
     for name, one in wanted.items():
@@ -228,14 +235,12 @@ def _scores(
 
 
 def _file(found: Subject, name: str, score: Score) -> None:
-    """Add a score to the others; where nothing can be written it is still worth being seen."""
-    try:
-        found.folder.add_json("scores.json", {name: score.json()})
-        if not found.run:
-            found.folder.write_json("network.json", {"network": found.name})
-    except OSError as error:
-        reason = error.strerror or error
-        warnings.warn(f"{found.folder.path} cannot be written to ({reason}): {name} is not filed there", stacklevel=2)
+    """Add a score to the others, and the name of a network that no run made."""
+    found.folder.file("scores.json", {name: score.json()})
+    if not found.run and not found.folder.read_object("network.json"):
+        recipe = found.recipe
+        network = {"network": found.name, "data": recipe.data.name, "seed": recipe.train.seed}
+        found.folder.file("network.json", network)
 
 
 def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
@@ -276,7 +281,8 @@ def analyse(
     Without `what`, all that fit the runs; one that does not is {"skipped": why}. `images` caps how many images each
     uses, `data` is the data set of one's own that a run was trained on.
     """
-    paths, what = _paths(runs), [what] if isinstance(what, str) else what
+    given = [runs] if isinstance(runs, str | Path | Run) else list(runs)
+    paths, what = _paths(given), [what] if isinstance(what, str) else what
     if what is not None:
         analyses.known(what)
     absent = [path for path in paths if not (path / "recipe.json").exists()]
@@ -293,7 +299,7 @@ def analyse(
     where = pick_device(device)
     where = torch.device("cpu") if where.type == "mps" else where  # which has no float64
     loaded: dict[tuple[str, str | None], Splits] = {}
-    own = [_module(run) for run in ([runs] if isinstance(runs, str | Path | Run) else runs)]
+    own = [_module(run) for run in given]
     opened = [_analysed(path, loaded, data, where, module) for path, module in zip(paths, own, strict=True)]
     for one, name in zip(opened, named(paths), strict=True):
         one.name, one.seed, one.images = name, seed, images

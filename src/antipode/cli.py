@@ -358,7 +358,9 @@ def _of_system(error: BaseException) -> str:
         asked = re.search(r"allocate (\d+) bytes", str(error))
         return f"the memory is too small{f' for {int(asked[1]):,} bytes' if asked else ''}: choose smaller values"
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
-        return f"{error.filename} is a file, where a folder is needed"
+        path = Path(os.fsdecode(error.filename))
+        file = next((one for one in (path, *path.parents) if one.is_file()), path)
+        return f"{file} is a file, where a folder is needed"
     if isinstance(error, OSError) and error.errno:
         name = error.filename2 or error.filename  # the second: where a file that was written aside should go
         return f"{error.strerror or error}{f': {name}' if name else ''}"

@@ -13,19 +13,19 @@ from antipode.data.views import views
 class Read:
     """Images of varying size whose first pixel is their id; ids in `broken` cannot be read."""
 
-    def __init__(self, broken=()):
-        self.broken, self.calls = set(broken), 0
+    def __init__(self, broken=(), reason="is broken"):
+        self.broken, self.reason, self.calls = set(broken), reason, 0
 
     def __call__(self, index):
         self.calls += 1
         if index in self.broken:
-            raise ValueError("is broken")
+            raise ValueError(self.reason)
         generator = torch.Generator().manual_seed(index)
         return torch.randint(256, (3, 24 + index % 7, 30), dtype=torch.uint8, generator=generator)
 
 
-def decoded(count=40, broken=()):
-    return Decoded(Read(broken), [f"{i}.jpg" for i in range(count)], torch.arange(count), size=16)
+def decoded(count=40, broken=(), reason="is broken"):
+    return Decoded(Read(broken, reason), [f"{i}.jpg" for i in range(count)], torch.arange(count), size=16)
 
 
 def memory(count=40):
@@ -163,6 +163,14 @@ def test_images_that_are_all_broken_end_in_the_same_sentence_whoever_reads_them(
         warnings.simplefilter("ignore")
         with pytest.raises(ValueError, match=r"^40 images in a row cannot be read, the first: \d+.jpg is broken$"):
             run(decoded(broken=range(40)), epochs=1, workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_reason_of_several_lines_is_told_whole(workers):
+    source = decoded(8, broken=range(8), reason="it is so\n  for this reason")
+    with warnings.catch_warnings(), pytest.raises(ValueError, match=r"^8 images .* it is so\n  for this reason$"):
+        warnings.simplefilter("ignore")
+        run(source, batch=4, epochs=1, workers=workers)
 
 
 def test_the_replacement_has_the_crop_of_the_slot_so_that_twins_differ():

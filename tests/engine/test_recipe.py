@@ -160,7 +160,20 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path):
         (tmp_path / "r.json").write_text(text)
         assert part in refused(lambda: resolve(tmp_path / "r.json"))
     (tmp_path / "r.json").write_text('{"method": {"name": "dcl"}}')
-    assert "method.base is missing" in refused(lambda: Recipe.read(tmp_path / "r.json"))
+    assert "is missing" in refused(lambda: Recipe.read(tmp_path / "r.json"))
+
+
+def test_an_argument_that_came_later_has_its_default_in_an_older_recipe(tmp_path):
+    resolve("digits.simo").write(tmp_path / "r.json")
+    content = json.loads((tmp_path / "r.json").read_text())
+    for place in (content["method"], content["optim"]["network"]):
+        place.pop("shared", None)
+        place.pop("clip", None)
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    assert Recipe.read(tmp_path / "r.json") == resolve("digits.simo")
+    content["train"].pop("epochs")  # what the recipe decides is not guessed
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    assert "train.epochs is missing" in refused(lambda: Recipe.read(tmp_path / "r.json"))
 
 
 def test_without_a_word_it_is_dcl_on_shapes():

@@ -3,16 +3,20 @@
 import errno
 import json
 import re
+import shutil
 from dataclasses import replace
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import antipode
 from antipode.data.catalog import load
+from antipode.data.pack import pack
 from antipode.data.source import Memory
 from antipode.data.splits import Splits
 from antipode.engine.rundir import RunDir
@@ -136,9 +140,13 @@ def test_the_run_on_a_module_of_ones_own_goes_wherever_runs_go(tmp_path):
     found = antipode.analyse(run, ["spectrum", "npc"], images=64)["own"]
     assert not any("skipped" in one for one in found.values())
     assert antipode.export(run, "safetensors", tmp_path / "own.safetensors").exists()
-    trained = run.backbone().state_dict()
-    assert all(torch.equal(value, trained[key]) for key, value in tensors(run.backbone()).items() if key in trained)
-    assert antipode.load_backbone(run) is not net
+    stored, loaded = load_file(run.path / "backbone.safetensors"), tensors(run.backbone())
+    assert stored.keys() == loaded.keys() and all(torch.equal(stored[key], loaded[key]) for key in stored)
+    with torch.no_grad():
+        net.double()[0].weight.zero_()  # what becomes of the module later does not matter
+    assert all(torch.equal(stored[key], value) for key, value in tensors(run.backbone()).items())
+    found = antipode.analyse(iter([run]), ["spectrum"], images=64)
+    assert "skipped" not in found["own"]["spectrum"]
 
 
 WRONG = {
@@ -188,21 +196,45 @@ def test_what_another_process_files_in_the_meantime_stays(run, monkeypatch):
 
 
 def test_a_score_that_cannot_be_filed_is_still_given(run, monkeypatch):
-    def full(*_):
-        raise PermissionError(errno.EACCES, "Permission denied")
+    """A folder of somebody else: nothing in it can be written, neither scores nor features."""
+    (run.path / "scores.json").unlink(missing_ok=True)
+    shutil.rmtree(run.path / "features", ignore_errors=True)
+    opened = Path.open
 
-    monkeypatch.setattr(RunDir, "add_json", full)
-    with pytest.warns(UserWarning, match=r"cannot be written to \(Permission denied\): knn20 is not filed there"):
+    def locked(path, mode="r", *rest, **more):
+        if run.path in path.parents and mode not in ("r", "rb"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, mode, *rest, **more)
+
+    monkeypatch.setattr(Path, "open", locked)
+    with pytest.warns(UserWarning, match=r"cannot be written to \(Permission denied\): knn20 cannot be added"):
         assert antipode.evaluate(run, protocols=["knn20"])["knn20"].value > 0
+    with pytest.warns(UserWarning, match="spectrum cannot be added to analysis.json"):
+        assert antipode.analyse(run, ["spectrum"], images=64)["run"]["spectrum"]["values"]
 
 
 def test_networks_do_not_share_a_folder_with_a_run_or_each_other(run, tmp_path):
     antipode.evaluate("random:resnet10-slim", ["knn20"], data="digits", out=tmp_path / "net")
     antipode.evaluate("random:resnet10-slim", ["knn"], data="digits", out=tmp_path / "net")
     assert set(RunDir(tmp_path / "net").read_json("scores.json")) == {"knn", "knn20"}
-    for name, out in (("random:resnet18", tmp_path / "net"), ("random:resnet10-slim", run.path)):
+    mine = TensorDataset(torch.randint(0, 256, (24, 3, 9, 9), dtype=torch.uint8), torch.arange(24) % 2)
+    assert antipode.evaluate("random:resnet10-slim", ["knn20"], data=(mine, mine), out=tmp_path / "mine")
+    assert "python:TensorDataset" in (tmp_path / "mine" / "network.json").read_text()
+    for name, out, seed in (
+        ("random:resnet18", tmp_path / "net", 0),
+        ("random:resnet10-slim", tmp_path / "net", 1),
+        ("random:resnet10-slim", run.path, 0),
+    ):
         with pytest.raises(ValueError, match="another --out"):
-            antipode.evaluate(name, ["knn20"], data="digits", out=out)
+            antipode.evaluate(name, ["knn20"], data="digits", out=out, seed=seed)
+    with pytest.raises(ValueError, match="scores of a network that no run made"):
+        antipode.pretrain("digits.dcl", epochs=1, out=tmp_path / "net", quiet=True)
+    antipode.evaluate("random:resnet10-slim", ["knn20"], out=tmp_path / "shapes")
+    file = tmp_path / "shapes.pth"
+    torch.save(backbone("resnet10-slim", stem="half").state_dict(), file)
+    for data in ("shapes", "shapes", f"packed:{pack('shapes', tmp_path / 'pack')}"):
+        antipode.evaluate(f"file:{file}@resnet10-slim", ["knn20"], data=data, out=tmp_path / "theirs")
+    assert len(RunDir(tmp_path / "theirs").read_json("scores.json")) == 2  # the second data set has its own place
 
 
 class Forbidden(Memory):

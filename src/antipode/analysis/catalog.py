@@ -120,7 +120,7 @@ def perform(subjects: list[Subject], what: Sequence[str] | None) -> dict[str, di
         for subject, result in zip(subjects, _results(ANALYSES[name], subjects), strict=True):
             found[subject.name][name] = result
             if "skipped" not in result:
-                RunDir(subject.path).add_json("analysis.json", {name: result})
+                RunDir(subject.path).file("analysis.json", {name: result})
     return found
 
 

@@ -1,6 +1,7 @@
 """Data sets by name."""
 
 import difflib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -71,7 +72,7 @@ def load(name: Given | Splits, root: str | Path | None = None, download: bool = 
 
 def unknown(name: str) -> str:
     """The sentence for a name that is none."""
-    if Path(name).expanduser().is_dir():
+    if name and os.path.isdir(os.path.expanduser(name)):  # noqa: PTH111, PTH112  (pathlib raises on odd names)
         return f"there is no data set {name}, but a folder: write folder:{name}"
     known = [*SETS, *(f"{prefix}:..." for prefix in PREFIXES)]
     close = difflib.get_close_matches(name.lower(), known, 1, 0.4)

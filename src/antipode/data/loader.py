@@ -232,10 +232,10 @@ def _read(dataset: Dataset[Any], plan: Any, workers: int, device: torch.device) 
     try:
         yield from loader
     except ValueError as error:
-        text = str(error).strip()
-        if "Original Traceback" not in text:
+        _, wrapped, said = str(error).strip().rpartition("\nValueError: ")
+        if not wrapped:
             raise
-        raise ValueError(text.splitlines()[-1].removeprefix("ValueError: ")) from None  # what the worker said
+        raise ValueError(said) from error  # what the worker said, without the way it came
 
 
 def _same(item: Any) -> Any:

@@ -120,7 +120,8 @@ def check_key(key: str, known: Mapping[str, Any], owner: str) -> None:
         section, rest = f"optim.{group}", last
     inside = [name.removeprefix(f"{section}.") for name in known if name.startswith(f"{section}.")]
     if not rest:
-        raise ValueError(f"{key!r} is a section, whose keys are {', '.join(f'{key}.{name}' for name in inside)}")
+        keys = ", ".join(f"{section}.{name}" for name in inside)
+        raise ValueError(f"{key!r} is a section, whose keys are {keys}")
     what = f"{owner} has no argument" if section in ("method", "views") else f"section {section} has no key"
     raise ValueError(f"{what} {rest!r}{nearest(rest, inside)}")
 

@@ -71,9 +71,10 @@ class Recipe(Section):
 
     @staticmethod
     def read(path: str | Path) -> "Recipe":
-        """From the JSON that `write` wrote: every value as it stands there."""
+        """From the JSON that `write` wrote: every value as it stands there; what came later has its default."""
         found, there = resolve(Path(path)), of_file(Path(path))
-        absent = [key for key in found.leaves() if key not in there]
+        later = ("default", "preset ")
+        absent = [key for key in found.leaves() if key not in there and not found.sources[key].startswith(later)]
         if absent:
             raise ValueError(f"{path} is no whole recipe: {absent[0]} is missing")
         return found

@@ -38,7 +38,7 @@ def put(recipe: Recipe, content: dict[str, Any], module: nn.Module | None = None
     if module is None:
         net = make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=channels)
     else:
-        net = make_backbone(copy.deepcopy(module), channels=channels)
+        net = make_backbone(copy.deepcopy(module).cpu().float(), channels=channels)
     learner = build_learner(
         recipe.method.name, net, channels=channels, seed=recipe.train.seed, **recipe.method.arguments
     )

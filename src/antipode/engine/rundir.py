@@ -8,13 +8,17 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from antipode.files import whole
+
+ADDING = threading.Lock()
 
 
 class RunDir:
@@ -28,6 +32,10 @@ class RunDir:
     def holds_run(self) -> bool:
         """Whether a run was begun here."""
         return (self.path / "recipe.json").exists()
+
+    def trained(self) -> bool:
+        """Whether a step was taken here, as far as the folder tells."""
+        return self.begun() or bool(self.metrics()) or (self.path / "backbone.safetensors").exists()
 
     def begun(self) -> bool:
         """Whether there is a checkpoint to go on from."""
@@ -116,12 +124,20 @@ class RunDir:
             file.write((json.dumps(value, indent=1) + "\n").encode())
 
     def add_json(self, name: str, values: dict[str, Any]) -> None:
-        """Add keys to a JSON file of the run; what other processes add at the same time stays."""
+        """Add keys to a JSON file of the run; what other processes and threads add at the same time stays."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".adding").open("a+") as lock:
+        with ADDING, (self.path / ".adding").open("a+") as lock:  # a record lock is the process's, not a thread's
             while os.name == "posix" and not _locked(lock):
                 time.sleep(0.02)
             self.write_json(name, self.read_object(name) | values)
+
+    def file(self, name: str, values: dict[str, Any]) -> None:
+        """Add keys as `add_json` does; where nothing can be written they are still worth being seen, so that warns."""
+        try:
+            self.add_json(name, values)
+        except OSError as error:
+            what = f"{', '.join(values)} cannot be added to {name}"
+            warnings.warn(f"{self.path} cannot be written to ({error.strerror or error}): {what}", stacklevel=3)
 
     def read_object(self, name: str) -> dict[str, Any]:
         """The keys and values of a JSON file of the run, none where it is not there."""

@@ -69,9 +69,10 @@ def _run(path: Path, module: nn.Module | None, colon: str) -> Subject:
     weights = read(file)
     channels = next((value.shape[1] for value in weights.values() if value.ndim == 4), 3)  # the first layer's
     if not recipe.backbone.name.startswith("python:"):
+        module = None
         net = make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=channels)
     elif module is not None:
-        net = make_backbone(copy.deepcopy(module), channels=channels)
+        net = make_backbone(copy.deepcopy(module).cpu().float(), channels=channels)  # pretrain may have moved it
     else:
         raise ValueError(f"{path} trained a module of one's own ({recipe.backbone.name}): load {file.name} into it")
     fit(bare(net), weights, str(file))

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -43,8 +44,7 @@ def extract(
     if bad:
         raise ValueError(f"{bad} of {len(x)} images have features that are not numbers")
     if file is not None and found is None and dist.rank() == 0:
-        with whole(file) as handle:
-            np.savez(handle, x=x.numpy(), ids=ids.numpy())
+        _keep(file, x, ids)
     y = torch.full((len(x),), -1) if source.labels is None else source.labels.cpu()[ids]
     return Features(x, y)
 
@@ -67,6 +67,15 @@ def key(net: nn.Module, look: Views, source: Source) -> str:
 
 def _bytes(value: Tensor) -> memoryview:
     return memoryview(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def _keep(file: Path, x: Tensor, ids: Tensor) -> None:
+    """Write features for the next time; a folder that cannot be written to only costs that time."""
+    try:
+        with whole(file) as handle:
+            np.savez(handle, x=x.numpy(), ids=ids.numpy())
+    except OSError as error:
+        warnings.warn(f"features cannot be kept in {file.parent} ({error.strerror or error})", stacklevel=3)
 
 
 def _read(file: Path) -> tuple[Tensor, Tensor] | None:
