@@ -68,6 +68,7 @@ PARTS = {
     "no negatives in a contrast": lambda: Contrast(tau=0.1),
     "two pools": lambda: Contrast(InBatch("all"), InBatch("pair"), tau=0.1),
     "a bank of none": lambda: Bank(0, 4),
+    "one kind of negatives twice": lambda: make("custom", negatives="in-batch+in-batch"),
     "a queue of none": lambda: Queue(0, 4),
     "a subset of none": lambda: InBatch("all", subset=0),
     "an adversary without a bank": lambda: Adversarial(Contrast(Queue(4, 4), tau=0.1), tau=0.1),

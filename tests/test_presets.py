@@ -242,6 +242,17 @@ def test_real_compilation_gives_the_eager_loss():
     assert torch.allclose(torch.compile(learner, fullgraph=True)(b).loss, learner(b).loss, rtol=1e-4)
 
 
+@pytest.mark.parametrize("variant", ["npid", "mocov2", "adco"])  # memory, queue and bank take in what is computed
+def test_memories_take_steps_in_bfloat16(variant):
+    learner = make(variant).bfloat16()
+    for step in range(2):
+        b = batch(learner.views, step=step)
+        out = learner(b._replace(views=[view.bfloat16() for view in b.views]))
+        out.loss.backward()
+        learner.after_step(out)
+    assert out.loss.isfinite()
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_golden_losses(double, variant):
     """Five seeded steps in float64 give the frozen losses: a difference is explained in the changelog or is a bug."""

@@ -126,6 +126,16 @@ def test_runs_that_differ_only_by_seed_are_one_setting_with_mean_and_sample_spre
     assert spread.cells(groups[1], records, columns)[0]["std"] is None
 
 
+def test_a_run_that_was_repeated_is_no_second_seed(tmp_path):
+    values = {"a": (0, 60.0), "again": (0, 62.0), "b": (1, 65.0)}
+    for name, (seed, value) in values.items():
+        run(tmp_path / name, seed=seed, scores={"knn": score(value)}, trained=False)
+    records = gather([tmp_path / name for name in values])
+    columns = spread.columns(records)
+    (group,) = spread.groups(records)
+    assert spread.cells(group, records, columns)[0] == {"mean": 63.0, "std": statistics.stdev([61.0, 65.0]), "n": 2}
+
+
 def test_what_decides_no_weight_does_not_make_a_setting(tmp_path):
     paths = [run(tmp_path / str(every), trained=False, **{"monitor.log_every": every}) for every in (1, 5)]
     assert len(spread.groups(gather(paths))) == 1
@@ -254,6 +264,7 @@ def test_the_sheet_shows_the_views_that_training_sees():
                 got = tensor(found["rows"][place]["views"][2 * epoch + view]) / 255
                 assert (got - wanted.clamp(0, 1)).abs().max() < 0.51 / 255
     assert found["epochs"] == 4 and found["count"] == 2
+    assert view_sheet(source, make, seed, most=3)["epochs"] == 3  # of a run that had no fourth
 
 
 def test_neighbours_are_the_nearest_by_cosine_and_framed_by_label():

@@ -125,6 +125,8 @@ def _negatives(given: dict[str, Any]) -> list[Negatives]:
         "bank": lambda: Bank(65536 if given["bank"] is None else given["bank"], dim, given["fill"] is not False),
     }
     names = given["negatives"].split("+")
+    if len(set(names)) < len(names):
+        raise ValueError(f"negatives={given['negatives']!r} names one kind twice, and each of them would count double")
     for name in names:
         if name not in kinds:
             raise ValueError(f"negatives are {', '.join(kinds)}, joined by '+', or none, not {name!r}")

@@ -57,7 +57,8 @@ class Memory(nn.Module):
         places = torch.arange(len(owner), device=owner.device)
         # writes to one entry are in no order on a GPU, and ranks would drift apart: all of an image write the same
         last = owner.new_zeros(len(self.vectors)).scatter_reduce_(0, owner, places, "amax")[owner]
-        self.vectors[owner] = unit(self.momentum * self.vectors[owner] + (1 - self.momentum) * keys[last])
+        moved = unit(self.momentum * self.vectors[owner] + (1 - self.momentum) * keys[last])
+        self.vectors[owner] = moved.to(self.vectors.dtype)  # a length is taken in float32 at least
         return False
 
 

@@ -61,7 +61,7 @@ def pictures(path: Path, name: str, open_task: Callable[[Path], Task]) -> Album:
     except TROUBLE as error:
         return nothing(str(error))
     album, seed = Album(images=len(splits.pretrain)), recipe.train.seed
-    todo: dict[str, Callable[[], Any]] = {"views": lambda: view_sheet(splits.pretrain, make, seed)}
+    todo: dict[str, Callable[[], Any]] = {"views": lambda: view_sheet(splits.pretrain, make, seed, recipe.train.epochs)}
     if task is not None:
         try:
             todo |= _of_backbone(task, make, seed)

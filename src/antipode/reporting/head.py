@@ -52,14 +52,15 @@ def _headline(records: Sequence[Record], settings: Sequence[Group], columns: Seq
     column, per = columns[main], [spread.cells(group, records, columns).get(main) for group in settings]
     best, cell = max(((at, cell) for at, cell in enumerate(per) if cell), key=lambda pair: pair[1]["mean"])
     scored = sum(cell is not None for cell in per)
-    unit, _, rest = column.unit.partition(" ")
-    plus = "" if cell["std"] is None else f'<span class="spread"> ± {cell["std"]:.1f}</span>'
+    percent = column.unit.startswith("%")
+    unit, rest = column.unit.partition(" ")[::2] if percent else ("", column.unit)
+    plus = "" if cell["std"] is None else f'<span class="spread"> ± {_figure(cell["std"], percent)}</span>'
     who = f"{settings[best].label}, the highest of {scored} settings. " if scored > 1 else ""
     seeds = _count(cell["n"], "seed") if cell["n"] > 1 else "one seed, so no spread"
     which = f"mean ± standard deviation over {seeds}" if cell["n"] > 1 else seeds
-    how = ", ".join(_brief(spread.settings(column, records)))
+    how, mean = ", ".join(_brief(spread.settings(column, records))), _figure(cell["mean"], percent)
     return (
-        f'<p class="score"><strong>{cell["mean"]:.1f}<span class="unit">{_safe(unit)}</span></strong>{plus}</p>'
+        f'<p class="score"><strong>{mean}<span class="unit">{_safe(unit)}</span></strong>{plus}</p>'
         f'<p class="by"><b>{_safe(f"{column.name} {rest}".strip())}</b> on {_safe(column.data)} {_safe(column.split)}, '
         f"{column.n:,} images{_safe(f' ({how})' if how else '')}. {_safe(who)}{which[0].upper()}{which[1:]}.</p>"
     )
@@ -151,6 +152,11 @@ def _sentence(note: Note, names: Sequence[str], runs: int) -> str:
     command = f" <code>{_safe(note.command)}</code>" if note.command else ""
     run = f' <span class="whose">{_safe(whose)}</span>' if whose else ""
     return f"{_safe(note.text[:1].upper() + note.text[1:])}.{command}{run}"
+
+
+def _figure(value: float, percent: bool) -> str:
+    """A percentage to a tenth; a distance, say, may be small."""
+    return f"{value:.1f}" if percent else f"{value:.3g}"
 
 
 def _count(n: int, what: str) -> str:

@@ -22,10 +22,10 @@ QUERIES, NEAR = 8, 8
 LARGEST = 96  # pixels of a tile
 
 
-def view_sheet(source: Source, make: Views, seed: int) -> dict[str, Any]:
-    """A few images and the very views that a run with this seed sees of them in its first epochs."""
+def view_sheet(source: Source, make: Views, seed: int, most: int = ACROSS) -> dict[str, Any]:
+    """A few images and the very views that a run with this seed sees of them in its first epochs, `most` of them."""
     ids = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))[:SHOWN]
-    epochs = max(1, ACROSS // make.count)
+    epochs = max(1, min(most, ACROSS // make.count))
     loader = Loader(source, make, batch=1, epochs=epochs, seed=seed)
     seen = [view for epoch in range(epochs) for view in views_of(source, ids, make, loader.uniforms(epoch, ids))]
     side, plain = min(LARGEST, max(make.sizes)), not _standardised(make)

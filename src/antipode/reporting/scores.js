@@ -34,14 +34,21 @@ function scorePlot() {
   };
   onFilter.push(tell);
   section("scores", "Scores", "One row per setting, the highest first. A dot is a run, the bar is the mean, the band one standard deviation over seeds.",
-    D.columns.length > 1 ? el("div", { class: "controls" }, choice(D.columns.slice(0, 8).map((one, at) => [at, one.label]), column, (at) => { column = at; tell(); }, "protocol")) : null, host, about);
+    D.columns.length > 1 ? el("div", { class: "controls" }, choice(D.columns.map((one, at) => [at, one.label]), column, (at) => { column = at; tell(); }, "protocol")) : null, host, about);
   tell();
+}
+
+// runs of one seed are one value: a run that was repeated tells nothing of the spread
+function bySeed(runs, column) {
+  const seeds = new Map();
+  for (const run of runs) seeds.set(D.runs[run].seed, [...(seeds.get(D.runs[run].seed) || []), D.runs[run].scores[column]]);
+  return [...seeds.values()].map((values) => summary(values).mean);
 }
 
 function scored(column) {
   return D.groups.map((group, at) => {
     const runs = group.runs.filter((run) => shown.has(run) && typeof D.runs[run].scores[column] === "number");
-    return { at, label: group.label, runs, ...(runs.length ? summary(runs.map((run) => D.runs[run].scores[column])) : {}) };
+    return { at, label: group.label, runs, ...(runs.length ? summary(bySeed(runs, column)) : {}) };
   }).filter((row) => row.runs.length).sort((a, b) => b.mean - a.mean);
 }
 
@@ -94,7 +101,7 @@ function lastLoss(run) {
 function runTable() {
   let [by, turn] = [-1, 1];
   const fields = [["run", (run) => run.name], ...D.vary.map((key, at) => [key.replace(/\.name$/, "").replace(/^(method|train|optim\.network)\./, ""), (run) => (run.recipe.length ? asNumber(run.vary[at]) : null)]),
-    ...D.columns.slice(0, 6).map((column, at) => [column.label, (run) => run.scores[at] ?? null, (value) => score(value, column.unit)]), ["last loss", lastLoss], ["state", (run) => run.status]];
+    ...D.columns.map((column, at) => [column.label, (run) => run.scores[at] ?? null, (value) => score(value, column.unit)]), ["last loss", lastLoss], ["state", (run) => run.status]];
   const numeric = fields.map(([, read]) => D.runs.some((run) => typeof read(run) === "number"));
   const search = el("input", { type: "search", id: "filter", placeholder: "filter: words of a name, dcl, seed=1 …", "aria-label": "filter runs", oninput: () => narrow(search.value) });
   const count = el("span", { class: "small count" });

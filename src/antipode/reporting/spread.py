@@ -129,9 +129,11 @@ def summary(values: Iterable[float]) -> dict[str, Any]:
 
 
 def cells(group: Group, records: Sequence[Record], found: Sequence[Column]) -> dict[int, dict[str, Any]]:
-    """For each column in which the setting has scores: the summary over its runs."""
-    values: dict[int, list[float]] = {}
+    """For each column in which the setting has scores: the summary over its seeds, runs of one seed being one value."""
+    values: dict[int, dict[Any, list[float]]] = {}
     for at in group.runs:
         for name, score in records[at].scores.items():
-            values.setdefault(found.index(column_of(name, score)), []).append(float(score["value"]))
-    return {column: summary(own) for column, own in sorted(values.items())}
+            seeds = values.setdefault(found.index(column_of(name, score)), {})
+            seeds.setdefault(records[at].value(SEED), []).append(float(score["value"]))
+    means = {column: [statistics.fmean(own) for own in seeds.values()] for column, seeds in values.items()}
+    return {column: summary(own) for column, own in sorted(means.items())}

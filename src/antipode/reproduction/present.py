@@ -65,7 +65,7 @@ def text(record: dict[str, Any]) -> str:
 
 def _panel(record: dict[str, Any], panel: dict[str, Any]) -> list[str]:
     """The lines of one panel; a number in brackets is the paper's."""
-    rows, columns, found = grid(record, panel)
+    rows, columns, found = grid(record, panel, FEW)
     if not found:
         return []
     table = [[_head(panel), *map(_column, columns)]]
@@ -76,17 +76,17 @@ def _panel(record: dict[str, Any], panel: dict[str, Any]) -> list[str]:
 
 
 def grid(
-    record: dict[str, Any], panel: dict[str, Any]
+    record: dict[str, Any], panel: dict[str, Any], few: int | None = None
 ) -> tuple[list[str], list[Any], dict[tuple[str, Any], dict[str, Any]]]:
-    """Rows, columns and cells of a panel; of a long curve a few columns, of a histogram its mean."""
+    """Rows, columns and cells of a panel; of a long curve `few` columns if that is asked, of a histogram its mean."""
     inside = [one for one in record["cells"] if one["panel"] == panel["name"]]
     if panel["kind"] == "histogram":
         inside = _means(inside)
     rows, columns = (list(dict.fromkeys(one[side] for one in inside)) for side in ("row", "column"))
     if panel["kind"] == "curve":
         columns.sort()
-        places = {round(place * (len(columns) - 1) / (FEW - 1)) for place in range(FEW)}
-        columns = [column for place, column in enumerate(columns) if place in places or len(columns) <= FEW]
+        if few is not None and len(columns) > few:
+            columns = [columns[round(place * (len(columns) - 1) / (few - 1))] for place in range(few)]
     return rows, columns, {(one["row"], one["column"]): one for one in inside}
 
 
