@@ -244,8 +244,8 @@ def knn(
     if least < 0 or most >= classes:
         raise ValueError(f"labels {least} to {most} do not fit {classes} classes")
     with torch.no_grad(), precise(test.device):
-        # float64 where exp(1/tau) would leave float32
-        wide = torch.float64 if tau is not None and tau < 0.0125 else raised(test).dtype
+        # float64 where k exp(1/tau) would leave float32
+        wide = torch.float64 if tau is not None and 1 / tau + math.log(k) > 87 else raised(test).dtype
         near, index = _nearest(train, unit(test.to(wide)), k)
         if near[:, :1].isnan().any():
             raise ValueError("kNN needs features that are numbers, and some are infinite or not a number")

@@ -214,3 +214,9 @@ def test_sources_may_lack_the_last_class():
     splits = bright(train=60)
     named = replace(splits, train=Memory(splits.train.images, splits.train.labels, [str(i) for i in range(9)]))
     assert PROTOCOLS["knn20"].run(here(named)).value == PROTOCOLS["knn20"].run(here(splits)).value
+
+
+def test_many_near_neighbours_do_not_overflow_at_a_small_tau():
+    train, labels = torch.ones(25000, 2), (torch.arange(25000) >= 12000).long()
+    votes = knn(train, labels, torch.ones(1, 2), k=25000, tau=0.0126)
+    assert votes.isfinite().all() and votes.argmax(1).item() == 1
