@@ -147,7 +147,7 @@ def test_wrong_input_is_refused_in_one_sentence(name):
     with pytest.raises(ValueError) as refusal:
         (FUNCTIONAL | PARTS | BATCHES)[name]()
     sentence = str(refusal.value)
-    assert 15 < len(sentence) < 250 and "\n" not in sentence
+    assert 15 < len(sentence) < 200 and "\n" not in sentence
 
 
 def test_the_number_of_possible_negatives_is_named():

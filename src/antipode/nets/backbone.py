@@ -150,7 +150,12 @@ def backbone(net: str | nn.Module, *, stem: Stem | None = None, channels: int = 
     if net not in RESNETS:
         near = difflib.get_close_matches(net, RESNETS, 1)
         names = f"{', '.join(RESNETS)} or timm:NAME"
-        hint = f", did you mean {near[0]!r}? (known are {names})" if near else f": choose from {names}"
+        plain = ", ".join(one for one in RESNETS if not one.endswith(("x2", "x4")))
+        hint = (
+            f", did you mean {near[0]!r}? (known are {plain}, wider ones and timm:NAME)"
+            if near
+            else f": choose from {names}"
+        )
         raise ValueError(f"there is no backbone {net!r}{hint}")
     return ResNet(RESNETS[net], stem="imagenet" if stem is None else stem, channels=channels)
 
