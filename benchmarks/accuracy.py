@@ -102,7 +102,7 @@ ENTRIES = methods() | paper() | rule()
 def lines(*files: Path) -> list[dict[str, Any]]:
     """The last line of each run, seed and set of values in some files."""
     found = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines() if line]
-    found = [{"values": {}} | line for line in found]  # lines of before 2026-11-15 had none
+    found = [{"values": {}} | line for line in found]  # older lines have none
     return list({(line["run"], line["seed"], json.dumps(line["values"])): line for line in found}.values())
 
 

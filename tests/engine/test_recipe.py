@@ -160,7 +160,7 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path):
         (tmp_path / "r.json").write_text(text)
         assert part in refused(lambda: resolve(tmp_path / "r.json"))
     (tmp_path / "r.json").write_text('{"method": {"name": "dcl"}}')
-    assert "is missing" in refused(lambda: Recipe.read(tmp_path / "r.json"))
+    assert "method.tau is missing" in refused(lambda: Recipe.read(tmp_path / "r.json"))  # the base has its default
 
 
 def test_an_argument_that_came_later_has_its_default_in_an_older_recipe(tmp_path):
