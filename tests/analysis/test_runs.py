@@ -211,11 +211,21 @@ def test_the_figures_of_eqco_have_a_curve_for_each_checkpoint_and_the_log_s_boun
     curves = found["gradient-norm"]["curves"]
     assert len(curves) == 12 and curves["mean with EqCo"]["x"] == [4, 16, 64]
     assert curves["mean with EqCo"]["y"] != curves["mean with EqCo, epoch 1"]["y"]
-    assert curves["mean with EqCo"]["y"][-1] == curves["mean without EqCo"]["y"][-1]  # alpha is the largest K
+    settings = found["gradient-norm"]["settings"]
+    assert (settings["alpha"], settings["alpha_from"]) == (300, "the run's queue")
+    assert curves["mean with EqCo"]["y"][-1] > curves["mean without EqCo"]["y"][-1]  # 64 are fewer than 300
     logged = found["mi-bound"]["curves"]["over training"]
     assert logged["x"] == [0, 1]
     rows = [row for row in antipode.Run(trained / "mocov2").metrics() if row["epoch"] == 1]
     assert logged["y"][1] == pytest.approx(sum(row["mi_bound"] for row in rows) / len(rows))
+
+
+def test_without_a_queue_eqco_aims_at_the_largest_number_drawn(tmp_path):
+    home = begun("simclr", tmp_path / "run")
+    found = analyse(home, what=["gradient-norm"], images=70)["run"]["gradient-norm"]
+    curves = found["curves"]
+    assert curves["mean with EqCo"]["y"][-1] == curves["mean without EqCo"]["y"][-1]
+    assert (found["settings"]["alpha"], found["settings"]["alpha_from"]) == (64, "the largest K")
 
 
 def test_eqco_s_own_alpha_is_used(tmp_path):
@@ -342,9 +352,9 @@ def test_a_run_s_figures_are_those_of_its_embeddings(trained):
     _, seen = one.pairs()
     found = {name: ANALYSES[name].run([one])[0]["curves"] for name in CONTRAST}
     draw = contrast.drawn(seen.query[0], seen.keys[1], 16, one.tau)
-    assert found["mi-bound"]["with EqCo"]["y"][1] == contrast.information(draw, 16, 64.0)
+    assert found["mi-bound"]["with EqCo"]["y"][1] == contrast.information(draw, 16, 300.0)
     assert found["mi-bound"]["without EqCo"]["y"][1] == contrast.information(draw, 16)
-    assert found["gradient-norm"]["mean with EqCo"]["y"][1] == float(contrast.gradient(draw, 16, one.tau, 64.0).mean())
+    assert found["gradient-norm"]["mean with EqCo"]["y"][1] == float(contrast.gradient(draw, 16, one.tau, 300.0).mean())
     batch = contrast.multipliers(*seen.head, 16, one.tau, rng.key(0, "npc", 16)).double()
     assert found["npc"]["mean"]["y"][2] == float(batch.mean())
 

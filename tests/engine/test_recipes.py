@@ -95,6 +95,7 @@ def test_adco_is_the_papers():
         },
     )
     small = {"optim.network.lr": 0.04, "method.tau": 0.14, "method.tau_bank": 0.03, "optim.bank.lr": 3.0}
+    small["optim.network.floor"] = 0.015  # .0006 of .04: the release's last rate is a number of its own, not a share
     holds("imagenet.adco", small, **{"method.bank": 8192})
 
 
@@ -284,3 +285,21 @@ def test_recipes_of_the_embedded_data_sets_take_a_step(data, method):
     out.loss.backward()
     learner.after_step(out)
     assert out.loss.isfinite()
+
+
+def test_mocos_family_has_mocos_crops_on_small_images():
+    for name in ("mocov1", "mocov2", "jcl", "adco", "eqco"):
+        assert resolve(f"cifar10.{name}").leaves()["views.scale"] == (0.2, 1.0), name
+    assert resolve("cifar10.dcl", overrides={"method.base": "mocov2"}).leaves()["views.scale"] == (0.2, 1.0)
+    for name in ("simclr", "dcl", "byol", "simo"):
+        assert resolve(f"cifar10.{name}").leaves()["views.scale"] == (0.08, 1.0), name
+    assert resolve("cifar10.eqco", overrides={"method.base": "simclr"}).leaves()["views.scale"] == (0.08, 1.0)
+    assert resolve("cifar10.mocov2", overrides={"views.policy": "byol"}).leaves()["views.scale"] == (0.08, 1.0)
+
+
+def test_another_optimiser_leaves_nothing_of_lars():
+    found = resolve("imagenet.simclr", overrides={"optim.network.name": "sgd"}).leaves()
+    assert resolve("imagenet.simclr").leaves()["optim.network.variant"] == "inside"
+    assert found["optim.network.variant"] == "after"
+    asked = {"optim.network.name": "sgd", "optim.network.variant": "inside"}
+    assert resolve("imagenet.simclr", overrides=asked).leaves()["optim.network.variant"] == "inside"  # refused later

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from antipode.analysis.catalog import ANALYSES
 from antipode.engine.recipe import resolve
 from antipode.evaluation.protocol import PROTOCOLS
+from antipode.optim import make
 from antipode.reproduction import ITEMS
 from antipode.reproduction.dcl import SAME
 from antipode.reproduction.item import SCALES, table, turned
@@ -157,14 +159,38 @@ def test_dcls_baseline_differs_from_dcl_in_nothing_but_the_method():
     a = resolve("imagenet.simclr", overrides=SAME).leaves()
     b = resolve("imagenet.dcl").leaves()
     differ = {key for key in a | b if a.get(key) != b.get(key)}
-    # SimCLR's variant of LARS means nothing to SGD; what DCL has more are arguments of other bases, at None
-    assert {key for key in differ if b.get(key) is not None} == {
-        "method.name",
-        "method.base",
-        "method.crops",
-        "optim.network.variant",
-    }
+    # what DCL has more are arguments of other bases, at None
+    assert {key for key in differ if b.get(key) is not None} == {"method.name", "method.base", "method.crops"}
     assert b["method.base"] == "simclr" and b["method.crops"] == 0
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_both_lines_of_dcls_figure_3_have_the_batch_or_queue_they_stand_at(scale):
+    for trial in trials("dcl.fig3", scale):
+        recipe = resolve(trial.recipe, overrides=trial.overrides)
+        found = recipe.train.batch if trial.panel == "SimCLR" else recipe.method.arguments["queue"]
+        assert found == trial.column, trial
+
+
+def test_an_optimiser_can_be_made_for_every_run():
+    runs = {
+        (trial.recipe, str(trial.overrides)): trial
+        for item in ITEMS.values()
+        for grid in item.grids.values()
+        for trial in grid.trials
+        if ":" not in trial.recipe
+    }
+    for trial in runs.values():
+        for spec in resolve(trial.recipe, overrides=trial.overrides).optim.values():
+            make(
+                [torch.nn.Parameter(torch.zeros(2, 2))],
+                name=spec.name,
+                lr=spec.lr,
+                momentum=spec.momentum,
+                weight_decay=spec.weight_decay,
+                nesterov=spec.nesterov,
+                variant=spec.variant,
+            )
 
 
 def test_byol_in_msbregs_tables_is_msbreg_with_two_views_and_no_regulariser():

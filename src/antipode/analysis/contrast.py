@@ -184,14 +184,24 @@ def _draws(subject: Subject) -> tuple[list[int], float, float, list[Drawn]]:
         q = min(len(ids), QUERIES[subject.device.type != "cpu"])
         queries, keys = seen.query[0, :q], seen.keys[-1]
         draws = [drawn(queries, keys, count, tau) for count in counts]
-        subject.kept["draws"] = counts, tau, subject.alpha or float(counts[-1]), draws
+        subject.kept["draws"] = counts, tau, _alpha(subject)[0], draws
     found: tuple[list[int], float, float, list[Drawn]] = subject.kept["draws"]
     return found
 
 
+def _alpha(subject: Subject) -> tuple[float, str]:
+    """What EqCo's rule aims at, and why: its own alpha, or as many negatives as the run was trained against."""
+    if subject.alpha:
+        return subject.alpha, "the run's own"
+    if subject.stored is not None:
+        return float(len(subject.stored.vectors)), f"the run's {subject.stored.kind}"
+    ids, _ = subject.pairs()
+    return float(grid(len(ids) - 1)[-1]), "the largest K"
+
+
 def _settings(subject: Subject, tau: float, alpha: float) -> dict[str, Any]:
     ids, _ = subject.pairs()
-    source = "the run's own" if subject.alpha else "the largest K"
+    source = _alpha(subject)[1]
     queries = min(len(ids), QUERIES[subject.device.type != "cpu"])
     return subject.settings(images=len(ids), queries=queries, tau=tau, alpha=alpha, alpha_from=source)
 

@@ -102,11 +102,14 @@ def _bank(values: Layer, user: Layer, asked: Layer) -> Layer:
 
 
 def _idle(values: Layer, user: Layer, group: str) -> Layer:
-    """Nothing of a step schedule or a cosine where another schedule was asked for."""
-    schedule = values[f"{group}.schedule"][0]
+    """Nothing of a step schedule, a cosine or LARS where another schedule or optimiser was asked for."""
     layer: Layer = {}
-    for key, belongs, nothing in (("at", "steps", ()), ("floor", "cosine", 0.0)):
+    for key, kind, belongs, nothing in (
+        ("at", "schedule", "steps", ()),
+        ("floor", "schedule", "cosine", 0.0),
+        ("variant", "name", "lars", "after"),
+    ):
         name = f"{group}.{key}"
-        if schedule != belongs and name not in user and values[name][0]:
+        if values[f"{group}.{kind}"][0] != belongs and name not in user and values[name][0] not in (nothing, []):
             layer[name] = (nothing, "default")
     return layer
