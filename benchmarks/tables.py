@@ -297,7 +297,7 @@ def pictures() -> None:
         figure, (left, right) = plt.subplots(
             1, 2, figsize=(10, 0.36 * len(groups) + 1.4), layout="constrained", width_ratios=(5, 3)
         )
-        bars(left, dict(reversed(groups.items())))
+        dots(left, dict(reversed(groups.items())))
         left.set_xlabel("CIFAR-10 test accuracy in %, ResNet-18, 100 epochs, batch 256")
         left.legend(loc="lower right")
         pairs(right)
@@ -316,14 +316,28 @@ def pictures() -> None:
         plt.close(figure)
 
 
-def bars(axes: Any, groups: dict[str, list[Line]]) -> None:
-    """kNN and linear accuracy, a pair of bars for each run."""
-    for offset, protocol in ((0.2, "knn"), (-0.2, "linear-fast")):
+def dots(axes: Any, groups: dict[str, list[Line]]) -> None:
+    """kNN and linear accuracy, a pair of dots for each run: no bars, since the axis does not begin at nothing."""
+    places, found = range(len(groups)), []
+    for protocol, color, side in (("knn", "C0", -9), ("linear-fast", "C1", 9)):
         means = [statistics.mean(values(lines, protocol) or [float("nan")]) for lines in groups.values()]
-        drawn = axes.barh([at + offset for at in range(len(groups))], means, 0.38, label=protocol)
-        axes.bar_label(drawn, fmt="%.1f", padding=2, fontsize=8)
-    axes.set_yticks(range(len(groups)), groups)
-    axes.set_xlim(60, 96)
+        axes.plot(means, places, "o", color=color, label=protocol, zorder=2)
+        for mean, place in zip(means, places, strict=True):
+            axes.annotate(
+                f"{mean:.1f}",
+                (mean, place),
+                xytext=(side, 0),
+                textcoords="offset points",
+                fontsize=8,
+                ha="right" if side < 0 else "left",
+                va="center",
+            )
+        found.append(means)
+    axes.hlines(places, *found, color="0.75", zorder=1)
+    axes.set_yticks(places, groups)
+    axes.margins(x=0.12)
+    axes.grid(axis="x", color="0.92")
+    axes.set_axisbelow(True)
 
 
 def pairs(axes: Any) -> None:
@@ -336,11 +350,15 @@ def pairs(axes: Any) -> None:
             [str(batch) for batch in found], list(found.values()), "-", color=color, marker="o", label=NAMES[name]
         )
         for batch, knn in found.items():
-            axes.annotate(f"{knn:.1f}", (str(batch), knn), xytext=(7, -3), textcoords="offset points", fontsize=8)
+            axes.annotate(
+                f"{knn:.1f}", (str(batch), knn), xytext=(0, 7), textcoords="offset points", fontsize=8, ha="center"
+            )
+    axes.plot([], [], "-o", color="black", label="ours, 100 epochs")
     axes.plot([], [], ":.", color="black", label="paper, 200 epochs")
+    axes.margins(x=0.12, y=0.1)
     axes.set_xlabel("batch; DCL's own settings")
     axes.set_ylabel("kNN accuracy in %")
-    axes.legend(loc="lower right", fontsize=8)
+    axes.legend(loc="best", fontsize=8)
 
 
 def main() -> None:
