@@ -7,6 +7,7 @@ import os
 import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -534,10 +535,34 @@ def test_an_interruption_says_how_to_go_on(monkeypatch):
     assert (status, out) == (130, "") and "the same command goes on" in err and err.count("\n") == 1
     monkeypatch.setattr(api, "pretrain", raising(Interrupted("stopped after step 3 of 9; the same command goes on")))
     assert call("pretrain") == (130, "", "antipode: stopped after step 3 of 9; the same command goes on\n")
+    monkeypatch.setattr(api, "pretrain", raising(KeyboardInterrupt()))
+    assert call("pretrain --overwrite") == (130, "", f"antipode: {cli.FRESH}\n")
     monkeypatch.setattr(api, "evaluate", raising(KeyboardInterrupt()))
     assert call("evaluate x") == (130, "", "antipode: " + cli.INTERRUPTED["evaluate"] + "\n")
     monkeypatch.setattr(api, "export", raising(KeyboardInterrupt()))
     assert call("export x --format onnx --out y.onnx") == (130, "", "antipode: interrupted\n")
+
+
+def test_sigterm_is_an_interruption_too(monkeypatch):
+    from antipode import api
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(api, "evaluate", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    assert call("evaluate x") == (130, "", "antipode: " + cli.INTERRUPTED["evaluate"] + "\n")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_while_the_command_is_imported_is_no_traceback():
+    code = """import builtins, antipode.__main__
+plain = builtins.__import__
+def find(name, *more):
+    if name == "antipode.cli":
+        raise KeyboardInterrupt
+    return plain(name, *more)
+builtins.__import__ = find
+antipode.__main__.main()"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "antipode: interrupted\n")
 
 
 def test_the_machine_s_own_errors_are_sentences_and_ours_are_not_hidden(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import sys
 
 import numpy as np
@@ -14,10 +15,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from antipode import api
-from antipode.data.source import Decoded
+from antipode.data.catalog import load
+from antipode.data.source import Decoded, three
 from antipode.engine import table, weights
 from antipode.engine.export import FORMATS, StemDiffers, caffe_name, export, layout
-from antipode.engine.recipe import resolve
+from antipode.engine.recipe import Recipe, resolve
 from antipode.methods import build
 from antipode.nets.backbone import RESNETS, backbone
 
@@ -310,8 +312,23 @@ def test_features_go_into_two_kinds_of_files(tmp_path, name):
 
 
 def test_images_of_other_channels_are_a_sentence(slim):
-    with pytest.raises(ValueError, match=r"was trained on images of 3 channels, but .* has 1"):
-        api.embed(slim, Noise(3, channels=1))
+    with pytest.raises(ValueError, match=r"was trained on images of 3 channels, but .* has 5"):
+        api.embed(slim, Noise(3, channels=5))
+
+
+def test_grey_images_are_seen_as_colour_by_a_network_that_takes_three_channels(slim, tmp_path):
+    """In memory, and decoded from files; scores and analyses go the same way."""
+    grey = load("digits")
+    found = api.embed(slim, "digits").x
+    (images,) = api.eye(Recipe.read(slim.path / "recipe.json"), grey)(grey.train.images[:4].repeat(1, 3, 1, 1))
+    with torch.no_grad():
+        expected = api.load_backbone(slim)(images)
+    assert torch.allclose(found[:4], expected, atol=1e-5)
+    shutil.copytree(slim.path, tmp_path / "run")
+    assert api.evaluate(tmp_path / "run", ["knn20"], data="digits")["knn20"].value > 50
+    read = Decoded(lambda index: grey.train.images[index], ["a", "b"], channels=1, size=8)
+    images, _ = three(read).take(torch.tensor([0, 1]))
+    assert images.shape == (2, 3, 8, 8) and bool((images == images[:, :1]).all())
 
 
 def test_overwriting_a_run_makes_new_logs(slim, tmp_path):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import antipode.functional as A
 from antipode.core.negatives import Bank, InBatch
 from antipode.core.objective import Adversarial, Contrast
 from antipode.types import Pair
@@ -126,3 +127,31 @@ def test_a_shared_network_is_moved_by_its_keys_too(double, variant):
     learner.twin.stop = True
     learner(batch(learner.views)).loss.backward()
     assert max((a - p.grad).abs().max() for a, p in zip(with_keys, learner.online.parameters(), strict=True)) > 1e-4
+
+
+LEARNED = {
+    "nt_xent": lambda z, tau: A.nt_xent(z[0], z[1], tau=tau),
+    "nt_xent with EqCo's rule": lambda z, tau: A.nt_xent(z[0], z[1], tau=tau, alpha=64.0),
+    "dcl": lambda z, tau: A.dcl(z[0], z[1], tau=tau),
+    "dclw": lambda z, tau: A.dclw(z[0], z[1], tau=tau),
+    "info_nce": lambda z, tau: A.info_nce(z[0], z[1], z[2], tau=tau),
+    "jcl": lambda z, tau: A.jcl(z[0], z[1:3], z[3], tau=tau, strength=2.0),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_temperature_can_be_learned(double, name):
+    """Its gradient is that of differences, and a tensor gives the loss of its number."""
+    loss, z = LEARNED[name], torch.randn(4, N, D)
+    tau = torch.tensor(0.3, requires_grad=True)
+    found = loss(z, tau)
+    (slope,) = torch.autograd.grad(found, tau)
+    assert abs(slope - (loss(z, 0.3 + 1e-6) - loss(z, 0.3 - 1e-6)) / 2e-6) < 1e-6
+    assert found == loss(z, 0.3)
+
+
+@pytest.mark.parametrize("tau", [torch.tensor(0.0), torch.tensor(-0.1), torch.tensor([0.1, 0.2]), torch.tensor(1)])
+def test_a_tensor_that_is_no_temperature_is_refused(tau):
+    for loss in LEARNED.values():
+        with pytest.raises(ValueError, match=r"tau must be positive, got|tau is one positive number, not a tensor"):
+            loss(torch.randn(4, N, D), tau)

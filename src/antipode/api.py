@@ -15,7 +15,7 @@ from antipode.analysis import catalog as analyses
 from antipode.analysis.subject import Subject as Analysed
 from antipode.analysis.subject import named
 from antipode.data.catalog import Given, datasets, load
-from antipode.data.splits import Splits
+from antipode.data.splits import Splits, coloured
 from antipode.data.views import Views
 from antipode.data.views import views as make_views
 from antipode.engine import table
@@ -110,7 +110,9 @@ def pretrain(
     elif (run.path / "network.json").exists() and not overwrite:
         raise ValueError(f"{run.path} holds the scores of a network that no run made: use another --out")
     watch = _monitor(wanted, splits)
-    train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, quiet=quiet)
+    fresh = [flag for flag, given in (("--no-resume", not resume), ("--overwrite", overwrite)) if given]
+    again = f"the same command without {' and '.join(fresh)}" if fresh else "the same command"
+    train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, again=again, quiet=quiet)
     return Run(run.path, module)
 
 
@@ -247,7 +249,7 @@ def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
     """A subject on a data set."""
     recipe = found.recipe
     splits = load(data, recipe.data.root)
-    _fits(found.folder.path, found.backbone, splits)
+    splits = _fitting(found.folder.path, found.backbone, splits)
     net, look = found.backbone.to(device), eye(recipe, splits).to(device)
     cache = found.folder.path / "features"
     head = found.head()
@@ -259,12 +261,15 @@ def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
     )
 
 
-def _fits(path: Path, backbone: nn.Module, splits: Splits) -> None:
-    """Refuse images of another number of channels."""
+def _fitting(path: Path, backbone: nn.Module, splits: Splits) -> Splits:
+    """The images with as many channels as the network takes: grey becomes colour, anything else is refused."""
     first = next((layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d)), None)
-    if first is not None and first.in_channels != splits.channels:
-        trained = f"{path} was trained on images of {first.in_channels}"
-        raise ValueError(f"{trained} channels, but {splits.name} has {splits.channels} channels")
+    if first is None or first.in_channels == splits.channels:
+        return splits
+    if (first.in_channels, splits.channels) == (3, 1):
+        return coloured(splits)
+    trained = f"{path} was trained on images of {first.in_channels}"
+    raise ValueError(f"{trained} channels, but {splits.name} has {splits.channels} channels")
 
 
 def analyse(
@@ -314,8 +319,7 @@ def _analysed(
     place = recipe.data.name, recipe.data.root
     if place not in loaded:
         loaded[place] = load(data or recipe.data.name, recipe.data.root)
-    splits = loaded[place]
-    _fits(path, learner.backbone, splits)
+    splits = _fitting(path, learner.backbone, loaded[place])
     seen = recipe.views
     views = make_views(seen.policy, size=seen.size, mean=splits.mean, std=splits.std, **seen.arguments).to(device)
     look = eye(recipe, splits).to(device)
@@ -329,8 +333,7 @@ def embed(run: str | Path | Run, data: Given, out: str | Path | None = None) -> 
     if file is not None:
         table.check(file)
     backbone, recipe = load_backbone(run), Recipe.read(path / "recipe.json")
-    splits = load(data, recipe.data.root)
-    _fits(path, backbone, splits)
+    splits = _fitting(path, backbone, load(data, recipe.data.root))
     device = pick_device("auto")
     backbone, look = backbone.to(device), eye(recipe, splits).to(device)
     found = {part: source for part, source in (("train", splits.train), ("test", splits.test)) if source is not None}

@@ -7,9 +7,13 @@ import json
 import math
 import os
 import re
+import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -295,14 +299,15 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     warnings.showwarning = _warn
     try:
-        status = app(args=repeated(words), prog_name="antipode", standalone_mode=False)
+        with _terminable():
+            status = app(args=repeated(words), prog_name="antipode", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
         sentence, status = _refusal(error)
         if not sentence:
             raise
         _end(sentence, status)
     if status == 130:  # the parser makes this of a Ctrl-C
-        _end(INTERRUPTED.get(words[0], "interrupted"), 130)
+        _end(FRESH if "--overwrite" in words else INTERRUPTED.get(words[0], "interrupted"), 130)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -336,6 +341,30 @@ INTERRUPTED = dict.fromkeys(
     "analyse": "interrupted; what was finished is in analysis.json",
     "evaluate": "interrupted; what was finished is in scores.json, the same command starts the rest anew",
 }
+
+
+FRESH = "interrupted; without --overwrite the same command goes on from what is on the disk"
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM is as good as Ctrl-C, which schedulers do not send; while a run trains it has its own handler."""
+    main = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != main:  # a worker that inherited this
+            os._exit(128 + number)
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not the main thread, whose matter signals are
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _refusal(error: BaseException) -> tuple[str, int]:

@@ -2,8 +2,9 @@
 
 Queries, keys and views are scaled to length one inside, in float32 at least, also under autocast; negatives are used
 as they are. Every loss is the mean over its queries. Nothing is detached unless said so: pass detached keys and
-targets. With gather=True the negatives are those of all ranks, with exact gradients: the mean over ranks of the losses,
-and of their gradients, equals one process on the whole batch. All ranks must hold equally many images.
+targets. tau may be a tensor of one number, for a temperature that is learned. With gather=True the negatives are those
+of all ranks, with exact gradients: the mean over ranks of the losses, and of their gradients, equals one process on the
+whole batch. All ranks must hold equally many images.
 """
 
 import math
@@ -23,20 +24,20 @@ from antipode.types import Pair, Terms
 # Contrast within the batch
 
 
-def nt_xent(z0: Tensor, z1: Tensor, *, tau: float, alpha: float | None = None, gather: bool = False) -> Tensor:
+def nt_xent(z0: Tensor, z1: Tensor, *, tau: float | Tensor, alpha: float | None = None, gather: bool = False) -> Tensor:
     """SimCLR's loss of two views (N,D) each, over 2N anchors; `alpha` applies EqCo's rule with K = 2N-2."""
     with precise(z0.device):
         margin = forms.no_margin if alpha is None else forms.eqco(alpha)
         return forms.coupled(_batch_terms(z0, z1, tau, gather, margin)).mean()
 
 
-def dcl(z0: Tensor, z1: Tensor, *, tau: float, gather: bool = False) -> Tensor:
+def dcl(z0: Tensor, z1: Tensor, *, tau: float | Tensor, gather: bool = False) -> Tensor:
     """DCL's loss of two views (N,D) each: one log-sum-exp over both views of all other images."""
     with precise(z0.device):
         return forms.decoupled(_batch_terms(z0, z1, tau, gather)).mean()
 
 
-def dclw(z0: Tensor, z1: Tensor, *, tau: float, sigma: float = 0.5, gather: bool = False) -> Tensor:
+def dclw(z0: Tensor, z1: Tensor, *, tau: float | Tensor, sigma: float = 0.5, gather: bool = False) -> Tensor:
     """DCLW's loss of two views (N,D) each; the weight of the positive carries no gradient."""
     if not sigma > 0:
         raise ValueError(f"sigma must be positive, got {sigma}")
@@ -45,15 +46,18 @@ def dclw(z0: Tensor, z1: Tensor, *, tau: float, sigma: float = 0.5, gather: bool
         return forms.weighted(tau / sigma, gather=gather)(terms).mean()
 
 
-def npc_multiplier(z0: Tensor, z1: Tensor, *, tau: float) -> Tensor:
+def npc_multiplier(z0: Tensor, z1: Tensor, *, tau: float | Tensor) -> Tensor:
     """DCL's q_B of each anchor (2N,), views z0 first: grad SimCLR = q_B grad DCL."""
     with precise(z0.device):
         return forms.multiplier(_batch_terms(z0, z1, tau, gather=False))
 
 
-def _batch_terms(z0: Tensor, z1: Tensor, tau: float, gather: bool, margin: forms.Margin = forms.no_margin) -> Terms:
+def _batch_terms(
+    z0: Tensor, z1: Tensor, tau: float | Tensor, gather: bool, margin: forms.Margin = forms.no_margin
+) -> Terms:
     """The three numbers of all 2N anchors, z0's first."""
     _views(z0, z1)
+    _temperature(tau)
     first, second = unit(z0), unit(z1)
     query, keys = torch.cat([first, second]), torch.cat([second, first])[None]
     ranks = dist.world() if gather else 1
@@ -65,7 +69,16 @@ def _batch_terms(z0: Tensor, z1: Tensor, tau: float, gather: bool, margin: forms
     start = dist.rank() * len(z0) if gather else 0
     owner = torch.arange(start, start + len(z0), device=z0.device).repeat(2)
     pair = Pair(query, keys, owner, pool, ids, owner.new_zeros(()))
-    return Contrast(InBatch("all"), tau=tau, margin=margin).terms(pair)
+    return Contrast(InBatch("all"), tau=1.0, margin=margin).terms(pair, tau)
+
+
+def _temperature(tau: float | Tensor) -> None:
+    """Refuse what is no temperature; on a GPU nobody waits to see what a tensor holds."""
+    if isinstance(tau, Tensor) and (tau.numel() != 1 or not tau.is_floating_point()):
+        raise ValueError(f"tau is one positive number, not a tensor {tuple(tau.shape)} of {tau.dtype}")
+    seen = not isinstance(tau, Tensor) or (tau.is_cpu and not torch.compiler.is_compiling())
+    if seen and not 0 < tau < torch.inf:
+        raise ValueError(f"tau must be positive, got {float(tau)}")
 
 
 # Contrast with given negatives
@@ -76,7 +89,7 @@ def info_nce(
     keys: Tensor,
     negatives: Tensor,
     *,
-    tau: float,
+    tau: float | Tensor,
     alpha: float | None = None,
     decoupled: bool = False,
 ) -> Tensor:
@@ -94,7 +107,7 @@ def info_nce(
         return (forms.decoupled if decoupled else forms.coupled)(terms).mean()
 
 
-def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float, strength: float) -> Tensor:
+def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float | Tensor, strength: float) -> Tensor:
     """JCL's loss of queries (N,D), M keys each (M,N,D) and negatives (K,D) used as they are.
 
     `strength` is lambda at the 1/(2 tau^2) scale; 0 gives InfoNCE against the mean key.
@@ -107,10 +120,9 @@ def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float, strength:
         return forms.coupled(Terms(attract, bound, repel)).mean()
 
 
-def _queue_terms(query: Tensor, keys: Tensor, negatives: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+def _queue_terms(query: Tensor, keys: Tensor, negatives: Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
     """Positive scores / tau (N,M) and repel (N,)."""
-    if not 0 < tau < torch.inf:
-        raise ValueError(f"tau must be positive, got {tau}")
+    _temperature(tau)
     keys = keys[None] if keys.ndim == query.ndim == 2 else keys
     if query.ndim != 2 or keys.ndim != 3 or keys.shape[1:] != query.shape or not keys.shape[0]:
         raise ValueError(f"keys {tuple(keys.shape)} do not fit queries {tuple(query.shape)}: (N,D) or (M,N,D)")

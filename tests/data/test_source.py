@@ -128,3 +128,11 @@ def test_a_subset_keeps_images_and_labels_together():
     lazy = wrap(Listed([(picture((20 + i, 30), i), i) for i in range(4)], targets=[0, 1, 2, 3]))
     part = subset(lazy, torch.tensor([2, 0]))
     assert torch.equal(part.read(0), lazy.read(2)) and list(part.names) == ["image 2", "image 0"]
+
+
+def test_labels_that_are_no_numbers_are_named():
+    items = [(torch.zeros(3, 4, 4, dtype=torch.uint8), "cat")] * 2
+    with pytest.raises(
+        ValueError, match="labels must be whole numbers from 0 on, one for each class, not the str 'cat'"
+    ):
+        wrap(Listed(items))

@@ -419,3 +419,12 @@ def test_crops_on_the_host_are_the_devices_to_a_grey_level():
 
 def test_views_is_exported_as_the_factory():
     assert isinstance(views("simclr", size=8), Views)
+
+
+@pytest.mark.parametrize("name", ["simclr", "mocov2", "byol", "eval"])
+def test_grey_images_need_no_mean_of_their_own(name):
+    images = photos(4, 1)
+    found, asked = (views(name, size=32, **own) for own in ({}, {"mean": (0.449,), "std": (0.226,)}))
+    one, two = (make(images, torch.Generator().manual_seed(0)) for make in (found, asked))
+    for ours, theirs in zip(one, two, strict=True):
+        assert ours.shape == (4, 1, 32, 32) and torch.allclose(ours, theirs, atol=1e-5)

@@ -9,14 +9,16 @@ import sys
 import pytest
 import torch
 
+from antipode import api
 from antipode.data.source import Memory
 from antipode.data.splits import Splits
 from antipode.engine import checkpoint
+from antipode.engine.book import Book
 from antipode.engine.recipe import resolve
 from antipode.engine.rundir import RunDir
 from antipode.engine.train import Interrupted, train
 from antipode.methods import PRESETS
-from tests.engine.runs import children, environment, equal, last, reached, small_recipe, small_splits, torchrun
+from tests.engine.runs import children, environment, equal, last, reached, small, small_recipe, small_splits, torchrun
 from tests.toys import Tiny
 
 
@@ -51,6 +53,27 @@ def test_five_steps_and_five_more_are_ten(method, tmp_path):
     forget = ("images_per_second",)
     rows = [[{k: v for k, v in row.items() if k not in forget} for row in run.metrics()] for run in (whole, halves)]
     assert rows[0] == rows[1] and [row["step"] for row in rows[0]] == list(range(10))
+
+
+def test_a_stopped_run_says_which_command_goes_on(tmp_path, monkeypatch):
+    asked = {"epochs": 5, "out": tmp_path / "run", "overrides": small("dcl"), "quiet": True}
+    noted = Book.note
+
+    def note(self, step, *more):
+        noted(self, step, *more)
+        if step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Book, "note", note)
+    for flags, words in (
+        ({}, "the same command goes on there"),
+        ({"overwrite": True}, "the same command without --overwrite goes on there"),
+        ({"overwrite": True, "resume": False}, "the same command without --no-resume and --overwrite goes on there"),
+    ):
+        with pytest.raises(Interrupted, match=f"stopped after step 2 of .*; {words}"):
+            api.pretrain("shapes.dcl", **asked, **flags)
+    monkeypatch.undo()
+    assert [row["step"] for row in api.pretrain("shapes.dcl", **asked).metrics()][:3] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("stop", [5, None])

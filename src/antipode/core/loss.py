@@ -96,7 +96,7 @@ def decoupled(terms: Terms) -> Tensor:
     return terms.repel - terms.attract
 
 
-def weighted(sharpness: float, detach: bool = True, gather: bool = True) -> Coupling:
+def weighted(sharpness: float | Tensor, detach: bool = True, gather: bool = True) -> Coupling:
     """DCLW eq. (6): the positive term is weighed by w = 2 - exp(s/sigma) / mean exp(s/sigma), whose mean is one.
 
     `sharpness` is tau/sigma, since `attract` is s/tau. With `gather` the mean runs over all ranks. Whether
@@ -107,7 +107,7 @@ def weighted(sharpness: float, detach: bool = True, gather: bool = True) -> Coup
     return partial(_weighted, sharpness=sharpness, detach=detach, gather=gather)
 
 
-def _weighted(terms: Terms, sharpness: float, detach: bool, gather: bool) -> Tensor:
+def _weighted(terms: Terms, sharpness: float | Tensor, detach: bool, gather: bool) -> Tensor:
     closeness = terms.attract * sharpness
     everyone = dist.gather(closeness) if gather else closeness
     weight = 2 - torch.exp(closeness - torch.logsumexp(everyone, 0) + math.log(len(everyone)))

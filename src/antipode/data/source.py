@@ -164,6 +164,25 @@ def subset(source: Source, indices: Tensor) -> Source:
     return replace(source, read=_At(source.read, picked), names=names, labels=labels, failed={})
 
 
+def three(source: Source) -> Source:
+    """A source of grey images with the grey in three channels."""
+    if isinstance(source, Memory):
+        return replace(source, images=source.images.expand(-1, 3, -1, -1))
+    if not isinstance(source, Decoded):
+        raise ValueError(f"a {type(source).__name__} cannot be given colour; use Memory or Decoded")
+    return replace(source, read=_Three(source.read), channels=3, failed={})
+
+
+@dataclass(frozen=True)
+class _Three:
+    """A reader of grey images that repeats them."""
+
+    read: Callable[[int], Tensor]
+
+    def __call__(self, index: int) -> Tensor:
+        return self.read(index).expand(3, -1, -1)
+
+
 @dataclass(frozen=True)
 class _At:
     """A reader behind a list of indices. A class, not a closure, because workers may have to pickle it."""

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from antipode.data.source import Source
+from antipode.data.source import Source, three
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -33,6 +33,14 @@ class Splits:
     def channels(self) -> int:
         """C."""
         return self.pretrain.channels
+
+
+def coloured(splits: Splits) -> Splits:
+    """A data set of grey images for a network that takes three channels."""
+    train = three(splits.train)
+    pretrain = train if splits.pretrain is splits.train else three(splits.pretrain)
+    test = None if splits.test is None else three(splits.test)
+    return replace(splits, pretrain=pretrain, train=train, test=test, mean=splits.mean * 3, std=splits.std * 3)
 
 
 def normal(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -56,7 +56,10 @@ def _nearest(name: str, known: Any) -> str:
 
 
 class Normalise(nn.Module):
-    """Minus the mean, over the standard deviation, of each channel; one number serves any count of channels."""
+    """Minus the mean, over the standard deviation, of each channel.
+
+    One number serves any count of channels, and the average of three serves grey images.
+    """
 
     slots = 0
 
@@ -71,6 +74,8 @@ class Normalise(nn.Module):
 
     def forward(self, images: Tensor, unit: Tensor) -> Tensor:
         """Images (N,C,H,W), normalised."""
+        if (len(self.mean), images.shape[1]) == (3, 1):
+            return (images - self.mean.mean(0)) / self.std.mean(0)
         if len(self.mean) not in (1, images.shape[1]):
             raise ValueError(f"normalise has {len(self.mean)} means but the images have {images.shape[1]} channels")
         return (images - self.mean) / self.std

@@ -106,12 +106,22 @@ def _gather(dataset: Dataset[Any], count: int, shape: torch.Size) -> tuple[Tenso
             return None
         images[index] = image
         labels.append(label)
-    return images, None if labels[0] is None else torch.as_tensor(labels, dtype=torch.int64)
+    return images, None if labels[0] is None else _numbers(labels)
 
 
 def _targets(dataset: Dataset[Any], count: int) -> Tensor | None:
     for name in ("targets", "labels"):
         found = getattr(dataset, name, None)
         if found is not None and len(found) == count:
-            return torch.as_tensor(found, dtype=torch.int64)
+            return _numbers(found)
     return None
+
+
+def _numbers(labels: Any) -> Tensor:
+    """Labels int64 (N,) or (N,K), from whatever holds numbers."""
+    try:
+        return torch.as_tensor(labels, dtype=torch.int64)
+    except (TypeError, ValueError) as error:
+        odd = next((label for label in labels if not isinstance(label, int)), labels[0])
+        kind = f"{type(odd).__name__} {str(odd)[:40]!r}"
+        raise ValueError(f"labels must be whole numbers from 0 on, one for each class, not the {kind}") from error

@@ -30,9 +30,10 @@ def train(
     backbone: nn.Module | None = None,
     monitor: Monitor | None = None,
     overwrite: bool = False,
+    again: str = "the same command",
     quiet: bool = False,
 ) -> None:
-    """Train to the end, from the last checkpoint where there is one; only rank 0 writes.
+    """Train to the end, from the last checkpoint where there is one; only rank 0 writes. `again` is what goes on.
 
     With `overwrite` a run that is there gives way when the new one has taken its first step, and stays if that fails.
     """
@@ -40,7 +41,7 @@ def train(
         job = build(recipe, splits, backbone, fresh=overwrite or not run.begun())
         with prepared(run, overwrite) if dist.rank() == 0 else nullcontext(_nothing) as stands:
             dist.any_rank(False, job.device)  # nobody looks for a checkpoint before it is set aside
-            _loop(job, run, monitor, stands, quiet)
+            _loop(job, run, monitor, stands, again, quiet)
 
 
 @contextmanager
@@ -59,7 +60,7 @@ def _nothing() -> None:
     """Where there is no run to replace."""
 
 
-def _loop(job: Job, run: RunDir, monitor: Monitor | None, stands: Callable[[], None], quiet: bool) -> None:
+def _loop(job: Job, run: RunDir, monitor: Monitor | None, stands: Callable[[], None], again: str, quiet: bool) -> None:
     """All steps that are left; `stands` is called after the first."""
     recipe, silent = job.recipe, quiet or dist.rank() > 0
     start, watch = begin(job, run)
@@ -80,7 +81,7 @@ def _loop(job: Job, run: RunDir, monitor: Monitor | None, stands: Callable[[], N
             if done % every == 0 or done == job.loader.total or stop:
                 book.checkpoint(done)
             if stop and done < job.loader.total:
-                raise Interrupted(f"stopped after step {done} of {job.loader.total}; the same command goes on there")
+                raise Interrupted(f"stopped after step {done} of {job.loader.total}; {again} goes on there")
         book.finish()
     dist.any_rank(False, job.device)  # nobody looks for the weights before they are written
 
