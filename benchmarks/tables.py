@@ -58,7 +58,12 @@ def entry(line: Line) -> str:
 def apart(line: Line) -> str:
     """What a run had that its recipe has not, or no longer."""
     now = today(entry(line), line["epochs"], line["batch"])
-    return ", ".join(f"{key.rsplit('.')[-1]} {value}" for key, value in list_of.changed(line["values"], now).items())
+    return ", ".join(told(key, value) for key, value in list_of.changed(line["values"], now).items())
+
+
+def told(key: str, value: Any) -> str:
+    """A value of a recipe in few words."""
+    return f"crops from {value[0]}" if key == "views.scale" else f"{key.rsplit('.')[-1]} {value}"
 
 
 def spread(values: list[float]) -> str:

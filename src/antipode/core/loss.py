@@ -102,7 +102,7 @@ def weighted(sharpness: float | Tensor, detach: bool = True, gather: bool = True
     `sharpness` is tau/sigma, since `attract` is s/tau. With `gather` the mean runs over all ranks. Whether
     w carries gradient is not said in the paper; as a weight it does not, by default. w may be negative; no clamp.
     """
-    if not sharpness >= 0:
+    if not isinstance(sharpness, Tensor) and not sharpness >= 0:
         raise ValueError(f"DCLW's sigma must be positive, got tau/sigma = {sharpness}")
     return partial(_weighted, sharpness=sharpness, detach=detach, gather=gather)
 
