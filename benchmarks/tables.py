@@ -63,7 +63,7 @@ def apart(line: Line) -> str:
 
 def told(key: str, value: Any) -> str:
     """A value of a recipe in few words."""
-    return f"crops from {value[0]}" if key == "views.scale" else f"{key.rsplit('.')[-1]} {value}"
+    return f"crops from {value[0]}" if key == "views.scale" else f"{key.rsplit('.', maxsplit=1)[-1]} {value}"
 
 
 def spread(values: list[float]) -> str:

@@ -200,9 +200,12 @@ def test_settings_that_do_not_fit_are_refused(settings, sentence):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_in_order_gives_every_image_once_with_its_id(make, workers):
     source = make()
-    batches = list(in_order(source, batch=16, workers=workers))
+    look = views("eval", size=source.size)
+    batches = list(in_order(source, look, batch=16, workers=workers))
     assert torch.cat([ids for _, ids in batches]).tolist() == list(range(40))
-    assert torch.equal(torch.cat([images for images, _ in batches]), source.take(torch.arange(40))[0])
+    for at, view in enumerate(torch.cat([seen for seen, _ in batches])):
+        image = source.nearest(at)[1] if isinstance(source, Decoded) else source.images[at]
+        assert (view - look(image[None])[0][0]).abs().max() < 2 / 255 / 0.22  # bytes are rounded where workers cut
 
 
 def test_a_source_and_views_can_be_sent_to_a_worker():

@@ -94,5 +94,6 @@ def test_photographs_in_a_folder_train_and_pack(tmp_path, settings):
 @COCO
 def test_photographs_in_order_are_those_of_take():
     source = load("coco", root=DATA / "coco-mini").test
-    images = torch.cat([images for images, _ in in_order(source, batch=3, workers=2)])
-    assert torch.equal(images, source.take(torch.arange(8))[0]) and images.shape == (8, 3, 224, 224)
+    look = views("eval", size=224)
+    seen = torch.cat([view for view, _ in in_order(source, look, batch=3, workers=2)])
+    assert torch.equal(seen, look(source.take(torch.arange(8))[0])[0]) and seen.shape == (8, 3, 224, 224)

@@ -303,3 +303,9 @@ def test_another_optimiser_leaves_nothing_of_lars():
     assert found["optim.network.variant"] == "after"
     asked = {"optim.network.name": "sgd", "optim.network.variant": "inside"}
     assert resolve("imagenet.simclr", overrides=asked).leaves()["optim.network.variant"] == "inside"  # refused later
+
+
+def test_a_custom_methods_queue_and_bank_follow_the_number_of_images():
+    for kinds, expected in (("queue", (4096, None)), ("in-batch-keys+bank", (None, 4096)), ("in-batch", (None, None))):
+        found = resolve("cifar10.simclr", method="custom", overrides={"method.negatives": kinds}).method.arguments
+        assert (found["queue"], found["bank"]) == expected, kinds

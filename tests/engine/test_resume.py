@@ -196,3 +196,13 @@ def ranks(out, epochs):
 @pytest.mark.dist
 def test_kills_under_two_ranks_do_not_change_a_bit(tmp_path):
     killed_again_and_again(tmp_path, 3, 15, ranks)
+
+
+def test_what_a_killed_process_was_writing_is_removed_by_the_next(tmp_path):
+    recipe, run = small_recipe("dcl"), RunDir(tmp_path / "run")
+    with pytest.raises(Interrupted):
+        run_to(recipe, run, stop=5)
+    left = run.path / "checkpoints" / ".step-000000005.pt.12345.tmp"
+    left.write_bytes(b"half a checkpoint")
+    run_to(recipe, run)
+    assert not left.exists()

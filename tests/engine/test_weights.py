@@ -9,7 +9,9 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 from torch import nn
+from torch.utils.data import Dataset
 
+import antipode
 from antipode.engine import weights
 from antipode.methods import build
 from antipode.nets.backbone import backbone
@@ -214,3 +216,58 @@ def test_torchvisions_weights_without_a_network_say_where_to_put_them(tmp_path, 
 def test_a_network_that_torchvision_has_no_weights_for(name):
     with pytest.raises(ValueError, match=f"torchvision has no ImageNet weights for {name}"):
         weights.start(slim(), name, "torchvision")
+
+
+class Listed(Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, at):
+        return self.items[at]
+
+
+class Backwards(nn.Module):
+    """A network whose layers are named against the order in which they are used."""
+
+    def __init__(self, channels=3):
+        super().__init__()
+        self.stem, self.body = nn.Conv2d(channels, 6, 3, 2), nn.Conv2d(6, 4, 3, 2)
+
+    def forward(self, x):
+        return self.body(self.stem(x).relu())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_network_is_opened_again_whatever_its_layers_are_called(tmp_path, channels):
+    """Files keep weights by the alphabet: the first of them need not be the layer that sees the images."""
+    net = Backwards(channels)
+    pixels = torch.randint(0, 256, (40, channels, 16, 16), dtype=torch.uint8)
+    data = [(image, 0) for image in pixels]
+    asked = {"epochs": 1, "batch": 16, "overrides": {"views.size": 16, "views.scale": [0.5, 1.0]}, "quiet": True}
+    run = antipode.pretrain(method="simclr", data=Listed(data), backbone=net, out=tmp_path / "run", **asked)
+    found = antipode.load_backbone(run)
+    assert all(
+        torch.equal(a, b) for a, b in zip(net.state_dict().values(), found.net.state_dict().values(), strict=True)
+    )
+    assert len(antipode.embed(run, Listed(data)).x) == 40
+    assert antipode.analyse(run, ["spectrum"], data=Listed(data))["run"]["spectrum"]["values"]
+
+
+def test_a_named_network_takes_the_channels_that_its_own_first_layer_has():
+    for name, stem in (("resnet10-slim", "small"), ("resnet18", "imagenet")):
+        for channels in (1, 3, 5):
+            kept = dict(sorted(backbone(name, stem=stem, channels=channels).state_dict().items()))
+            net, found = weights.reopened(kept, name, stem)
+            assert found == channels and net.conv1.weight.shape == kept["conv1.weight"].shape
+
+
+def test_a_network_of_timm_is_opened_again():
+    pytest.importorskip("timm")
+    for channels in (1, 3):
+        kept = dict(sorted(weights.tensors(backbone("timm:convnext_atto", channels=channels)).items()))
+        net, found = weights.reopened(kept, "timm:convnext_atto", None)
+        weights.fit(weights.bare(net), kept, "kept")
+        assert found == channels

@@ -1,18 +1,24 @@
 """Features are a function of weights, images and view; labels reach evaluations only, and of them the test's never."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
+from torch.utils.data import Dataset, Subset
 
+from antipode.data.folder import folder
 from antipode.data.source import Memory
 from antipode.data.splits import Splits
 from antipode.data.views import views
+from antipode.data.wrap import wrap
 from antipode.evaluation.features import extract, key
 from antipode.evaluation.task import Task
 
@@ -147,3 +153,64 @@ def test_what_no_protocol_could_judge_is_refused(name):
 def test_a_task_without_a_head_says_so():
     with pytest.raises(ValueError, match="no head"):
         task().features("test", of="head")
+
+
+def photos(root, n=6, seed=0, side=20):
+    """Files 0.png, 1.png, ... of noise, each of another size."""
+    root.mkdir(parents=True)
+    generator = np.random.default_rng(seed)
+    for at in range(n):
+        size = (side + 3 * at, side + 5 * at, 3)
+        Image.fromarray(generator.integers(0, 256, size, np.uint8)).save(root / f"{at}.png")
+    return root
+
+
+def test_features_of_an_image_do_not_depend_on_the_others_of_its_folder(tmp_path):
+    net, look = Net().eval(), views("eval", size=8)
+    many = folder(photos(tmp_path / "many")).pretrain
+    (tmp_path / "one").mkdir()
+    shutil.copy(tmp_path / "many" / "0.png", tmp_path / "one")
+    alone = folder(tmp_path / "one").pretrain
+    assert many.size != alone.size
+    assert torch.allclose(extract(net, look, many).x[0], extract(net, look, alone).x[0], atol=1e-6)
+    with torch.no_grad():  # and a user's own code sees the same, but for the rounding of bytes
+        direct = net(look(alone.nearest(0)[1][None])[0])[0]
+    assert torch.allclose(extract(net, look, alone).x[0], direct, atol=0.05)
+
+
+def test_files_of_the_same_names_have_features_of_their_own(tmp_path):
+    net, look, cache = Net().eval(), views("eval", size=8), tmp_path / "cache"
+    first = photos(tmp_path / "a" / "train")
+    second = photos(tmp_path / "a" / "test", seed=1)
+    found = [extract(net, look, folder(root).pretrain, cache=cache).x for root in (first, second)]
+    assert not torch.equal(*found) and len(list(cache.iterdir())) == 2
+    calls = net.calls
+    assert torch.equal(extract(net, look, folder(first).pretrain, cache=cache).x, found[0])
+    assert net.calls == calls
+    shutil.copy(second / "3.png", first / "3.png")  # a file that was replaced
+    changed = extract(net, look, folder(first).pretrain, cache=cache).x
+    assert torch.equal(changed[3], found[1][3]) and torch.equal(changed[:3], found[0][:3])
+
+
+def test_a_dataset_of_ones_own_that_is_not_in_memory_is_seen_anew(tmp_path):
+    class Drawn(Dataset):
+        targets: ClassVar = [0, 1, 0]
+
+        def __init__(self, seed):
+            self.seed = seed
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, at):
+            pixels = np.random.default_rng(self.seed + at).integers(0, 256, (9 + at, 11, 3), np.uint8)
+            return Image.fromarray(pixels), 0
+
+    net, look = Net().eval(), views("eval", size=8)
+    one, two = (wrap(Drawn(seed)) for seed in (0, 7))
+    assert key(net, look, one) is None
+    found = [extract(net, look, source, cache=tmp_path).x for source in (one, two)]
+    assert not torch.equal(*found) and not list(tmp_path.iterdir())
+    half = wrap(Subset(Drawn(0), [2, 1]))
+    assert half.labels.tolist() == [0, 1] and torch.equal(extract(net, look, half).x, found[0][[2, 1]])
+    assert list(one.names) == ["image 0", "image 1", "image 2"]

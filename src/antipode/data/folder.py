@@ -4,6 +4,7 @@ Everything that can be found out without decoding is found when the folder is op
 without bytes or permission, what is no image, sizes that make no crop. It is left out, counted and listed.
 """
 
+import hashlib
 import os
 import statistics
 import warnings
@@ -56,6 +57,15 @@ class Files:
     def encoded(self, index: int) -> bytes:
         """The bytes of the file."""
         return Path(self.root, self.names[index]).read_bytes()
+
+    def stamp(self) -> str:
+        """Place, sizes and times of the files."""
+        digest = hashlib.blake2b(str(self.root.resolve()).encode(), digest_size=16)
+        for name in self.names:
+            file = Path(self.root, name)
+            found = file.stat() if file.exists() else None  # one that has gone is told when it is read
+            digest.update(f"\n{name} {found and (found.st_size, found.st_mtime_ns)}".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
 
 
 def walk(root: Path) -> tuple[list[str], list[Skip]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from antipode import rng
-from antipode.data.source import Decoded, Memory, Skip, Source, centre
+from antipode.data.source import Decoded, Memory, Skip, Source
 from antipode.types import Batch
 
 CHUNK = 64  # images a worker decodes before it hands them over: bounds the memory whatever the batch
@@ -139,18 +139,28 @@ def uniforms(key: Tensor, owner: Tensor, views: Maker) -> Tensor:
 
 
 def in_order(
-    source: Source, *, batch: int = 256, device: torch.device | str = "cpu", workers: int | None = None
+    source: Source,
+    look: Maker,
+    *,
+    batch: int = 256,
+    device: torch.device | str = "cpu",
+    workers: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """All images once, in order, not augmented: uint8 (B,C,H,W) and ids (B,); labels are `source.labels[ids]`."""
+    """All images once, in order, as the one view that `look` makes without chance: (B,C,S,S), and their ids (B,).
+
+    A view is made of the image itself, whatever the size of the others; labels are `source.labels[ids]`.
+    """
     plan = torch.split(torch.arange(len(source)), batch)
+    nothing = torch.zeros(batch, 1, look.slots, device=device)
     if not isinstance(source, Decoded):
         for ids in plan:
-            yield source.take(ids.to(source.images.device) if isinstance(source, Memory) else ids)[0].to(device), ids
+            images, _ = source.take(ids.to(source.images.device) if isinstance(source, Memory) else ids)
+            yield look.apply(images.to(device), nothing[: len(ids)])[0], ids
         return
     workers = cores(1) if workers is None else workers
-    for images, ids, failures in _read(_Centres(source), plan, workers, torch.device(device)):
+    for crops, ids, failures in _read(_Centres(source, look), plan, workers, torch.device(device)):
         source.note(failures)
-        yield images.to(device, non_blocking=True), ids
+        yield look.finish([crops.to(device, non_blocking=True)], nothing[: len(ids)])[0], ids
 
 
 def cores(world: int) -> int:
@@ -207,15 +217,16 @@ class _Crops(Dataset[_Chunk]):
 @dataclass(frozen=True)
 class _Centres(Dataset[Any]):
     source: Decoded
+    look: Maker
 
     def __getitem__(self, ids: Tensor) -> tuple[Tensor, Tensor, list[Skip]]:
-        images, owner, failures = [], [], []
+        crops, owner, failures = [], [], []
         for index in ids.tolist():
             at, image, skips = self.source.nearest(index)
-            images.append(centre(image, self.source.size))
+            crops += self.look.cut(image, torch.zeros(1, self.look.slots))
             owner.append(at)
             failures += skips
-        return torch.stack(images), torch.tensor(owner), failures
+        return torch.stack(crops), torch.tensor(owner), failures
 
 
 def _read(dataset: Dataset[Any], plan: Any, workers: int, device: torch.device) -> Iterator[Any]:

@@ -8,6 +8,7 @@
 Any number of processes may read it: nothing is written, and the pages of the maps are shared.
 """
 
+import hashlib
 import json
 import zlib
 from pathlib import Path
@@ -55,6 +56,10 @@ class Records:
             # copy on write: torch wants an array it may write to, the file stays as it is
             self.maps[part] = np.memmap(self.folder / f"part-{part:05d}.bin", np.uint8, "c")
         return self.maps[part][int(record["offset"]) : int(record["offset"] + record["length"])]
+
+    def stamp(self) -> str:
+        """The index, which has the checksum of every image."""
+        return hashlib.blake2b(self.index.tobytes(), digest_size=16).hexdigest()
 
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image file, or None where the pixels themselves are stored."""

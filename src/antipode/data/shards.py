@@ -4,6 +4,7 @@ So shards are shuffled, shared among ranks and resumed exactly like files. Nothi
 member that climbs out of it is refused: something is wrong with its maker.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -49,6 +50,14 @@ class Members:
     def __call__(self, index: int) -> Tensor:
         """The image uint8 (C,H,W)."""
         return decode.decode(self.encoded(index), channels=self.channels)
+
+    def stamp(self) -> str:
+        """Place, size and time of the shards, and where the images lie in them."""
+        digest = hashlib.blake2b(self.table.tobytes(), digest_size=16)
+        for shard in self.shards:
+            found = shard.stat()
+            digest.update(f"\n{shard.resolve()} {found.st_size} {found.st_mtime_ns}".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
 
     def encoded(self, index: int) -> bytes:
         """The bytes of the member."""

@@ -142,12 +142,12 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def centre(image: Tensor, size: int) -> Tensor:
-    """The middle (C,size,size) of an image whose shorter side is scaled to 8/7 size: 256 and 224 as everywhere."""
+def centre(image: Tensor, size: int, edge: int | None = None) -> Tensor:
+    """The middle (C,size,size) of an image with its shorter side scaled to `edge`: 8/7 size, as 256 for 224."""
     height, width = image.shape[1:]
     longest = 3 * min(height, width)  # the rest would be cut off anyway, after a resize of a strip to 25,600 px
     image = F.center_crop(image, [min(height, longest), min(width, longest)])
-    image = F.resize(image, [round(size * 8 / 7)], antialias=True)
+    image = F.resize(image, [round(size * 8 / 7) if edge is None else edge], antialias=True)
     middle: Tensor = F.center_crop(image, [size, size])
     return middle.contiguous()
 
@@ -162,6 +162,13 @@ def subset(source: Source, indices: Tensor) -> Source:
     picked = indices.tolist()
     names = [source.names[at] for at in picked]
     return replace(source, read=_At(source.read, picked), names=names, labels=labels, failed={})
+
+
+def stamp(read: Callable[[int], Tensor]) -> str | None:
+    """A text that changes when the images of a reader do, without reading them; None where nobody can tell."""
+    own = getattr(read, "stamp", None)
+    found: str | None = own() if own else None
+    return found
 
 
 def three(source: Source) -> Source:
@@ -182,6 +189,10 @@ class _Three:
     def __call__(self, index: int) -> Tensor:
         return self.read(index).expand(3, -1, -1)
 
+    def stamp(self) -> str | None:
+        """Of the grey images."""
+        return stamp(self.read)
+
 
 @dataclass(frozen=True)
 class _At:
@@ -192,6 +203,11 @@ class _At:
 
     def __call__(self, index: int) -> Tensor:
         return self.read(self.indices[index])
+
+    def stamp(self) -> str | None:
+        """Of all images and which of them these are."""
+        found = stamp(self.read)
+        return None if found is None else f"{found} {self.indices}"
 
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image file, where the reader has one."""

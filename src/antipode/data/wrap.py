@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 from antipode.data import decode
 from antipode.data.source import Decoded, Memory
@@ -28,7 +28,8 @@ def wrap(dataset: Dataset[Any], *, labels: Tensor | None = None, classes: list[s
     count = len(dataset)  # type: ignore[arg-type]
     first, label = _peek(dataset, count)
     labels = _targets(dataset, count) if labels is None else labels
-    classes = getattr(dataset, "classes", None) if classes is None else classes
+    named = dataset.dataset if isinstance(dataset, Subset) else dataset
+    classes = getattr(named, "classes", None) if classes is None else classes
     if first.numel() * count <= RESIDENT:
         kept = _gather(dataset, count, first.shape)
         if kept is not None:
@@ -49,7 +50,9 @@ class Numbered(Sequence[str]):
         return self.length
 
     def __getitem__(self, index: Any) -> Any:
-        return f"image {index}"
+        if not -self.length <= index < self.length:  # what ends a loop over it
+            raise IndexError(f"there are {self.length} images, and none at {index}")
+        return f"image {index % self.length}"
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class Items:
             return decode.fit(_item(self.dataset[index], self.channels)[0], self.channels)
         except Exception as error:
             raise ValueError(f"cannot be read ({type(error).__name__}: {error})") from error
+
+    def stamp(self) -> str | None:
+        """The fingerprint that a data set of Hugging Face has; of others nobody knows what they will give next."""
+        found = getattr(self.dataset, "_fingerprint", None)
+        return None if found is None else f"{found} {len(self.dataset)}"  # type: ignore[arg-type]
 
 
 def _item(item: Any, channels: int | None = None) -> tuple[Tensor, Any]:
@@ -110,6 +118,9 @@ def _gather(dataset: Dataset[Any], count: int, shape: torch.Size) -> tuple[Tenso
 
 
 def _targets(dataset: Dataset[Any], count: int) -> Tensor | None:
+    if isinstance(dataset, Subset):
+        whole = _targets(dataset.dataset, len(dataset.dataset))  # type: ignore[arg-type]
+        return None if whole is None else whole[torch.as_tensor(dataset.indices)]
     for name in ("targets", "labels"):
         found = getattr(dataset, name, None)
         if found is not None and len(found) == count:

@@ -1,6 +1,5 @@
 """A run's learner again, for looking at it: networks, heads, twin, queue and bank of the last checkpoint."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from antipode.core.learner import Learner
 from antipode.engine import checkpoint
 from antipode.engine.recipe import Recipe
 from antipode.engine.rundir import RunDir
+from antipode.engine.weights import reopened
 from antipode.methods import build as build_learner
-from antipode.nets.backbone import backbone as make_backbone
 
 
 def restored(path: Path, module: nn.Module | None = None) -> Learner:
@@ -33,12 +32,8 @@ def restored(path: Path, module: nn.Module | None = None) -> Learner:
 def put(recipe: Recipe, content: dict[str, Any], module: nn.Module | None = None) -> Learner:
     """The learner of a recipe with the state of a checkpoint."""
     state = content["learner"]
-    first = (value for key, value in state.items() if key.startswith("online.backbone.") and value.ndim == 4)
-    channels = next((value.shape[1] for value in first), 3)
-    if module is None:
-        net = make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=channels)
-    else:
-        net = make_backbone(copy.deepcopy(module).cpu().float(), channels=channels)
+    own = {key.removeprefix("online.backbone."): value for key, value in state.items()}
+    net, channels = reopened(own, recipe.backbone.name, recipe.backbone.stem, module)
     learner = build_learner(
         recipe.method.name, net, channels=channels, seed=recipe.train.seed, **recipe.method.arguments
     )

@@ -59,6 +59,8 @@ class RunDir:
         lock.write(str(os.getpid()))
         lock.flush()
         self.lock = lock
+        for left in self.checkpoints.glob(".*.tmp"):  # by a process that was killed while it wrote: nobody else does
+            left.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Let others have the folder."""

@@ -1,6 +1,5 @@
 """What is evaluated: a run, or a network that no run made - untrained, supervised, or out of somebody's file."""
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from torch import nn
 from antipode.engine.recipe import Recipe, resolve
 from antipode.engine.restore import restored
 from antipode.engine.rundir import RunDir
-from antipode.engine.weights import bare, fit, read, start
+from antipode.engine.weights import bare, fit, read, reopened, start
 from antipode.nets.backbone import Stem
 from antipode.nets.backbone import backbone as make_backbone
 
@@ -67,14 +66,11 @@ def _run(path: Path, module: nn.Module | None, colon: str) -> Subject:
         raise FileNotFoundError(f"{path} holds no finished run: there is no backbone.safetensors{other}")
     recipe = Recipe.read(path / "recipe.json")
     weights = read(file)
-    channels = next((value.shape[1] for value in weights.values() if value.ndim == 4), 3)  # the first layer's
     if not recipe.backbone.name.startswith("python:"):
         module = None
-        net = make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=channels)
-    elif module is not None:
-        net = make_backbone(copy.deepcopy(module).cpu().float(), channels=channels)  # pretrain may have moved it
-    else:
+    elif module is None:
         raise ValueError(f"{path} trained a module of one's own ({recipe.backbone.name}): load {file.name} into it")
+    net, _ = reopened(weights, recipe.backbone.name, recipe.backbone.stem, module)
     fit(bare(net), weights, str(file))
     return Subject(path.name, RunDir(path), net.eval(), recipe, module=module)
 

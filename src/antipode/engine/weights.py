@@ -1,5 +1,6 @@
 """Backbone weights on the disk: as safetensors under torchvision's names and back, and other people's to start from."""
 
+import copy
 import pickle
 import re
 import sys
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from torchvision import models
 
 from antipode.files import whole
-from antipode.nets.backbone import Wrapped
+from antipode.nets.backbone import Stem, Wrapped
+from antipode.nets.backbone import backbone as make_backbone
 
 CLASSIFIERS = ("fc", "classifier", "head", "heads", "last_linear")  # MoCo's and SimSiam's projections are an `fc` too
 TWINS = {"k", "key", "momentum", "target", "teacher", "ema", "twin"}  # words of prefixes: what follows a network
@@ -25,6 +27,39 @@ COUNTER = "num_batches_tracked"  # decides nothing with a fixed momentum, and fi
 def bare(backbone: nn.Module) -> nn.Module:
     """The network itself where it was wrapped to be a backbone."""
     return backbone.net if isinstance(backbone, Wrapped) else backbone
+
+
+def reopened(
+    weights: Mapping[str, Tensor], name: str, stem: Stem | None, module: nn.Module | None = None
+) -> tuple[nn.Module, int]:
+    """The backbone that these weights are of, not yet with them, and its channels; of a module of one's own a copy.
+
+    Weights lie in a file by the alphabet, so that which layer sees the images is asked of the network.
+    """
+    if module is not None:
+        return _copied(module)
+    net = make_backbone(name, stem=stem)
+    own = bare(net).state_dict() | net.state_dict()
+    channels = 3
+    for key, value in own.items():
+        there = weights.get(key)
+        if there is not None and value.ndim == there.ndim == 4 and there.shape[1] != value.shape[1]:
+            channels = there.shape[1]
+            break
+    return (net if channels == 3 else make_backbone(name, stem=stem, channels=channels)), channels
+
+
+def _copied(module: nn.Module) -> tuple[nn.Module, int]:
+    """A module of one's own may name its first layer last: what takes images tells."""
+    taken = [layer.in_channels for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    refused: ValueError | None = None
+    for channels in dict.fromkeys([*taken[:1], 3, 1, *taken]):
+        try:
+            return make_backbone(copy.deepcopy(module).cpu().float(), channels=channels), channels
+        except ValueError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
 
 
 def tensors(backbone: nn.Module) -> dict[str, Tensor]:

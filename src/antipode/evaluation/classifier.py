@@ -82,8 +82,8 @@ def judge(task: Task, heads: Heads, source: Source, features: Features) -> tuple
     """Top-1 and top-5 accuracy in percent of each of S classifiers."""
     labels, hits = _labels(source, task.device), []
     with bar(len(source), "test") as done:
-        for images, ids in in_order(source, device=task.device):
-            logits = heads(features(task.look(images)[0]))  # (S,N,C)
+        for view, ids in in_order(source, task.look, device=task.device):
+            logits = heads(features(view))  # (S,N,C)
             best = logits.topk(min(5, logits.shape[2]), 2).indices
             hits.append(best == labels[ids.to(task.device)][:, None])
             done(len(ids))

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from antipode import dist
 from antipode.data.loader import in_order
 from antipode.data.progress import bar
-from antipode.data.source import Decoded, Memory, Source, subset
+from antipode.data.source import Decoded, Memory, Source, stamp, subset
 from antipode.data.views import Views
 from antipode.files import whole
 from antipode.types import Features
 
-FORM = 1  # of the files: raise it when features of the same weights would come out otherwise
+FORM = 2  # of the files: raise it when features of the same weights would come out otherwise
 
 
 @torch.no_grad()
@@ -34,9 +34,11 @@ def extract(
     """Features (N,D) and labels (N,) or (N,K) of a source, -1 where it has none; `look` makes the one view.
 
     With several ranks each sees its share of the images and all get all features. `cache` is a folder: features of
-    the same weights, images and view are read from there.
+    the same weights, images and view are read from there; images of which nobody can tell whether they are the same,
+    such as those of a Dataset of one's own that is not held in memory, are seen anew.
     """
-    file = cache / f"{key(net, look, source)}.npz" if cache is not None else None
+    name = key(net, look, source) if cache is not None else None
+    file = cache / f"{name}.npz" if cache is not None and name is not None else None
     found = _read(file) if file is not None and file.exists() else None
     x, ids = found if found is not None else _gathered(net, look, source, batch, workers)
     pieces = torch.split(x, 8192)  # x may be all that fits
@@ -49,8 +51,8 @@ def extract(
     return Features(x, y)
 
 
-def key(net: nn.Module, look: Views, source: Source) -> str:
-    """A name that changes when weights, images or view do."""
+def key(net: nn.Module, look: Views, source: Source) -> str | None:
+    """A name that changes when weights, images or view do; None where nobody can tell whether the images have."""
     seen = re.sub(" at 0x[0-9a-f]+", "", f"{FORM} {net} {look} {look.policy}")  # a function shows where it lies
     digest = hashlib.blake2b(seen.encode(), digest_size=16)
     for module in (net, look):
@@ -59,9 +61,12 @@ def key(net: nn.Module, look: Views, source: Source) -> str:
             digest.update(_bytes(value))
     if isinstance(source, Memory):
         digest.update(_bytes(source.images))
-    else:  # images of a large set are known by their names: reading them all is what the cache is to spare
-        names = source.names if isinstance(source, Decoded) else [repr(source), str(len(source))]
-        digest.update("\n".join(names).encode())
+        return digest.hexdigest()
+    # images of a large set are known by their files: reading them all is what the cache is to spare
+    images = stamp(source.read) if isinstance(source, Decoded) else None
+    if images is None:
+        return None
+    digest.update(f"{images} {source.channels}".encode())
     return digest.hexdigest()
 
 
@@ -108,8 +113,8 @@ def _run(net: nn.Module, look: Views, source: Source, batch: int, workers: int |
     net.eval()
     x, ids, at = torch.empty(0), torch.empty(len(source), dtype=torch.int64), 0
     with bar(len(source), "features") as done:
-        for images, owner in in_order(source, batch=batch, device=device, workers=workers):
-            rows = net(look(images)[0].to(dtype)).float()
+        for view, owner in in_order(source, look, batch=batch, device=device, workers=workers):
+            rows = net(view.to(dtype)).float()
             if not at:  # one array from the start: features of a large set would not fit twice
                 x = torch.empty(len(source), rows.shape[1])
             x[at : at + len(rows)], ids[at : at + len(rows)] = rows.cpu(), owner.cpu()

@@ -74,6 +74,9 @@ def few_images(case: Case) -> Layer:
     if case.method == "eqco" and case.base != "simclr":
         layer |= method("ours: as many as MoCo's queue", alpha=float(keys))
         layer |= method("ours: a sixteenth of alpha", negatives=max(4, keys // 16))
+    if case.method == "custom":
+        kinds = str(case.arguments.get("negatives", "")).split("+")
+        layer |= method(source, **{kind: keys for kind in ("queue", "bank") if kind in kinds})
     if case.method == "adco":
         # the authors' smallest bank is 8,192: its temperatures are the nearest that they give
         layer |= method(source, bank=keys) | method("AdCo (AdCo: README, for 8,192)", tau=0.14, tau_bank=0.03)
