@@ -76,7 +76,7 @@ def score(backbone: nn.Module, look: nn.Module, splits: Splits) -> float:
 def features(backbone: nn.Module, look: nn.Module, source: Source) -> Tensor:
     """Features (N,D) of all images, each seen once and without chance."""
     backbone.eval()
-    rows = [backbone(look(images)[0]) for images, _ in in_order(source, workers=0)]
+    rows = [backbone(view) for view, _ in in_order(source, look, workers=0)]
     backbone.train()
     return torch.cat(rows)
 

@@ -1,5 +1,6 @@
 """What the command line and Python users call."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -130,7 +131,11 @@ def _same(run: RunDir, wanted: Recipe) -> None:
 def _monitor(recipe: Recipe, splits: Splits) -> Monitor | None:
     """kNN accuracy of the backbone on the test split, as training goes; it decides nothing."""
     test = splits.test
-    if not recipe.monitor.knn_every or test is None or splits.train.labels is None:
+    if not recipe.monitor.knn_every:
+        return None
+    if test is None or splits.train.labels is None:
+        absent = "labels" if splits.train.labels is None else "test images"
+        warnings.warn(f"monitor.knn_every does nothing: {splits.name} has no {absent}", stacklevel=3)
         return None
 
     def monitor(learner: Any, epoch: int) -> dict[str, float]:
@@ -223,16 +228,30 @@ def _scores(
         own = found.folder.read_object("network.json").get("data", own)
     tasks: dict[str, Task] = {}
     scores: dict[str, Score] = {}
+    refused: dict[str, Exception] = {}
     for name, one in wanted.items():
         place = (one.data or own) if data is None else data
-        if str(place) not in tasks:
-            tasks[str(place)] = _task(found, place, device, seed)
-        task = tasks[str(place)]
-        value, unit, settings, n, more, split, epoch = one.run(task)
-        on = task.splits.name
+        try:
+            if str(place) not in tasks:
+                tasks[str(place)] = _task(found, place, device, seed)
+            task = tasks[str(place)]
+            value, unit, settings, n, more, split, epoch = one.run(task)
+        except (ValueError, FileNotFoundError) as error:  # one that does not fit is no reason to do without the others
+            refused[name] = error
+            continue
+        # packs of one data set may be of several sizes, and are not the data set itself
+        reduced = place != own and isinstance(place, str) and place.startswith("packed:")
+        on = str(place) if reduced else task.splits.name
         scores[name] = Score(value, unit, name, settings, on, split=split, n=n, seed=seed, epoch=epoch, more=more)
         if dist.rank() == 0:
             _file(found, name if place == own else f"{name}@{on}", scores[name])
+    if refused:
+        name, first = next(iter(refused.items()))
+        if len(wanted) == 1:
+            raise first
+        done = f"; {' and '.join(scores)} went well and is in {found.folder.path / 'scores.json'}" if scores else ""
+        kind = FileNotFoundError if isinstance(first, FileNotFoundError) else ValueError
+        raise kind(f"{name}: {first}{done}") from first
     return scores
 
 

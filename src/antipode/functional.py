@@ -68,8 +68,10 @@ def _batch_terms(
     ids = torch.arange(images, device=z0.device).repeat(2)
     start = dist.rank() * len(z0) if gather else 0
     owner = torch.arange(start, start + len(z0), device=z0.device).repeat(2)
+    if isinstance(tau, Tensor):  # before an own image is set to -inf, over which a learned tau would have no gradient
+        query, tau = query / tau, 1.0
     pair = Pair(query, keys, owner, pool, ids, owner.new_zeros(()))
-    return Contrast(InBatch("all"), tau=1.0, margin=margin).terms(pair, tau)
+    return Contrast(InBatch("all"), tau=tau, margin=margin).terms(pair)
 
 
 def _temperature(tau: float | Tensor) -> None:

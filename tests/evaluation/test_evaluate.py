@@ -302,3 +302,31 @@ def test_a_result_is_a_score_with_its_protocol(run, monkeypatch):
     assert (score.value, score.unit, score.settings, score.n, score.more) == result[:5]
     assert (score.split, score.epoch, score.seed) == ("validation", "best", 5)
     assert score.line() == "toy: 12.00 points, b 2.00 (digits validation, n = 7)"
+
+
+def test_of_several_protocols_one_that_does_not_fit_does_not_cost_the_others(tmp_path):
+    run = antipode.pretrain("digits.dcl", epochs=1, out=tmp_path / "run", quiet=True)
+    small = load("digits").train.images[:60], torch.arange(60) % 3
+    data = tuple(TensorDataset(*(part[at] for part in small)) for at in (slice(0, 40), slice(40, 60)))
+    with pytest.raises(ValueError, match=r"^knn: .*; linear-fast and knn20 went well and is in .*scores\.json"):
+        antipode.evaluate(run, ["linear-fast", "knn", "knn20"], data=data)
+    filed = json.loads((run.path / "scores.json").read_text())
+    assert [name.partition("@")[0] for name in filed] == ["linear-fast", "knn20"]
+    with pytest.raises(ValueError, match=r"^a vote of the 200 nearest needs as many train images"):
+        antipode.evaluate(run, ["knn"], data=data)
+
+
+def test_packs_of_one_data_set_have_scores_of_their_own(run, tmp_path):
+    for name in ("a", "b"):
+        pack("digits", tmp_path / name)
+        antipode.evaluate(run, ["knn20"], data=f"packed:{tmp_path / name}")
+    filed = json.loads((run.path / "scores.json").read_text())
+    assert {f"knn20@packed:{tmp_path / name}" for name in ("a", "b")} <= set(filed)
+
+
+def test_following_knn_on_images_without_labels_is_said_to_do_nothing(tmp_path):
+    pixels = load("digits").train.images[:60].repeat(1, 3, 1, 1)
+    asked = {"epochs": 1, "batch": 20, "overrides": {"monitor.knn_every": 1, "views.size": 8}, "quiet": True}
+    data = TensorDataset(pixels)
+    with pytest.warns(UserWarning, match="monitor.knn_every does nothing: .* has no labels"):
+        antipode.pretrain(method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import antipode
 from antipode.reporting import page
+from antipode.reporting.gather import gather
 from antipode.reporting.page import document, embedded
 from tests.reporting.runs import photographs, rows, run, score
 
@@ -180,6 +181,16 @@ def test_features_that_are_not_numbers_are_a_reason_not_a_crash(tmp_path):
     )
     shown = written([path], tmp_path / "page.html").data["runs"][0]
     assert list(shown["pictures"]) == ["views"] and "not numbers" in shown["absent"]["map"]
+
+
+def test_a_network_that_no_run_made_stands_beside_runs_that_were_scored_on_its_data(tmp_path):
+    (tmp_path / "random").mkdir()
+    own = score(9.0) | {"data": "folder:mine"}
+    (tmp_path / "random" / "scores.json").write_text(json.dumps({"knn": own, "linear": own}))
+    path = run(tmp_path / "r", trained=False)
+    (path / "scores.json").write_text(json.dumps({"knn@folder:mine": own | {"value": 20.0}, "linear": score(30.0)}))
+    names = [list(one.scores) for one in gather([tmp_path / "random", path])]
+    assert names == [["knn@folder:mine", "linear"], ["knn@folder:mine", "linear"]]
 
 
 def test_an_empty_folder_of_scores_is_a_network_that_no_run_made(tmp_path):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from antipode.core.loss import Coupling, Gaussian, Margin, Positives, average, coupled, multiplier, no_margin
 from antipode.core.negatives import Bank, Negatives, Pool
-from antipode.core.scores import tempered, unit
+from antipode.core.scores import unit
 from antipode.types import Pair, Terms
 
 Metrics = dict[str, Tensor]
@@ -57,20 +57,16 @@ class Contrast(nn.Module):
         self.pool: Pool | None = next(iter(pools), None)
 
     def terms(
-        self,
-        pair: Pair,
-        tau: float | Tensor | None = None,
-        live: bool = False,
-        among: Sequence[nn.Module] | None = None,
+        self, pair: Pair, tau: float | None = None, live: bool = False, among: Sequence[nn.Module] | None = None
     ) -> Terms:
         """The three numbers of each query, with this tau and these negatives (all of them by default)."""
         return self.weigh(pair, [part(pair, live) for part in (among or self.negatives)], tau)
 
-    def weigh(self, pair: Pair, scores: list[Tensor], tau: float | Tensor | None = None) -> Terms:
+    def weigh(self, pair: Pair, scores: list[Tensor], tau: float | None = None) -> Terms:
         """The three numbers of each query from its scores (N,K) with each part's negatives."""
-        tau = self.tau if tau is None else tau
+        tau = tau or self.tau
         attract, bound = self.positives((pair.query * pair.keys).sum(-1).T / tau)
-        joint = tempered(scores[0] if len(scores) == 1 else torch.cat(scores, 1), tau)
+        joint = (scores[0] if len(scores) == 1 else torch.cat(scores, 1)) / tau
         repel = torch.logsumexp(joint, 1)
         if self.margin is not no_margin:
             repel = repel + self.margin(joint.isfinite().sum(1).to(joint.dtype))

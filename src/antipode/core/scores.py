@@ -30,14 +30,6 @@ def _or_one(length: Tensor) -> Tensor:
     return torch.where(length == 0, torch.ones_like(length), length)
 
 
-def tempered(scores: Tensor, tau: float | Tensor) -> Tensor:
-    """Scores (N,K) over tau. A learned tau must not meet the -inf of an own image: its gradient would be NaN."""
-    if not isinstance(tau, Tensor):
-        return scores / tau
-    own = scores == -torch.inf
-    return (scores.masked_fill(own, 0) / tau).masked_fill(own, -torch.inf)
-
-
 @contextmanager
 def _ieee(device: torch.device) -> Iterator[None]:
     """No TF32 and no bfloat16 inside float32 products; the caller's settings come back afterwards."""

@@ -84,11 +84,16 @@ def gaps(one: Record) -> Sequence[Note]:
     if one.recipe and not one.env:
         found.append(Note(False, "environment", "there is no env.json: versions and machine are not known"))
     if one.rows and not any("knn" in row for row in one.rows):
-        found.append(Note(False, "knn", "kNN was not followed during training", "--set monitor.knn_every=1"))
+        if one.value("monitor.knn_every"):
+            found.append(Note(False, "knn", "kNN could not be followed: no labels, or no test images"))
+        else:
+            found.append(Note(False, "knn", "kNN was not followed during training", "--set monitor.knn_every=1"))
     if one.rows and not any("spread" in row for row in one.rows):
         found.append(Note(False, "health", "health was not checked during training", "--set monitor.health_every=100"))
     if not one.scores:
-        found.append(Note(False, "scores", "there are no scores yet", "antipode evaluate RUN"))
+        own = str(one.value("data.name", "")).startswith("folder:")  # it may have no labels
+        command = "antipode evaluate RUN --data folder:LABELLED" if own else "antipode evaluate RUN"
+        found.append(Note(False, "scores", "there are no scores yet", command))
     if one.recipe and not one.analysis:
         found.append(Note(False, "analyses", "there are no analyses yet", "antipode analyse RUN"))
     return found

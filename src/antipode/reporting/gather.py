@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,21 @@ def gather(paths: Sequence[Path]) -> list[Record]:
     """Records of run folders, each once, under the shortest names that tell them apart."""
     homes = list(dict.fromkeys(path.expanduser().resolve() for path in paths))
     named = zip(homes, names(homes), strict=True)
-    return [record(home, name) for home, name in track(named, len(homes), "runs", least=MANY)]
+    return alike([record(home, name) for home, name in track(named, len(homes), "runs", least=MANY)])
+
+
+def alike(records: list[Record]) -> list[Record]:
+    """The records, with scores of networks that no run made under the names that the runs' scores on that data have."""
+    filed = {(name, score.get("data")) for one in records if one.recipe for name, score in one.scores.items()}
+
+    def named(name: str, data: Any) -> str:
+        there = (name, data) not in filed and (f"{name}@{data}", data) in filed
+        return f"{name}@{data}" if there else name
+
+    return [
+        one if one.recipe else replace(one, scores={named(key, x.get("data")): x for key, x in one.scores.items()})
+        for one in records
+    ]
 
 
 def record(path: Path, name: str) -> Record:
