@@ -580,3 +580,16 @@ def test_the_machine_s_own_errors_are_sentences_and_ours_are_not_hidden(monkeypa
 def test_a_warning_is_a_sentence_on_stderr(monkeypatch, capsys):
     cli._warn("two images were left out", UserWarning, "file.py", 3)
     assert capsys.readouterr() == ("", "warning: two images were left out\n")
+
+
+def test_show_counts_images_of_ones_own_as_training_does(tmp_path):
+    for at in range(200):
+        Image.fromarray(np.full((8, 8, 3), at, np.uint8)).save(tmp_path / f"{at}.png")
+    found = answer(f"show --method mocov2 --data folder:{tmp_path} --json")
+    assert found["method.queue"]["value"] == 16 and found["data.name"]["value"] == f"folder:{tmp_path}"
+    (tmp_path / "mine.json").write_text(
+        json.dumps({"method": {"name": "mocov2"}, "data": {"name": f"folder:{tmp_path}"}})
+    )
+    assert answer(f"show {tmp_path / 'mine.json'} --json")["method.queue"]["value"] == 16
+    status, out, err = call("show --method mocov2 --data folder:nowhere --json")
+    assert status == 0 and json.loads(out)["method.queue"]["value"] == 65536 and "there is no folder nowhere" in err

@@ -1,7 +1,7 @@
 """What the command line and Python users call."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -115,6 +115,15 @@ def pretrain(
     again = f"the same command without {' and '.join(fresh)}" if fresh else "the same command"
     train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, again=again, quiet=quiet)
     return Run(run.path, module)
+
+
+def counted(recipe: Recipe, again: Callable[..., Recipe]) -> Recipe:
+    """The recipe that `pretrain` would train by: resolved `again` with the number of images, which decides a queue."""
+    try:
+        return again(images=len(load(recipe.data.name, recipe.data.root).pretrain))
+    except (ValueError, OSError) as error:
+        warnings.warn(f"how many images there are is not known, and a queue or bank may follow ({error})", stacklevel=2)
+        return recipe
 
 
 def _same(run: RunDir, wanted: Recipe) -> None:

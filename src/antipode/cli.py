@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -263,15 +264,24 @@ def list_(
 
 @app.command()
 def show(
-    recipe: Annotated[str, typer.Argument(help="dataset.method, a recipe file or a run folder")],
+    recipe: Annotated[str | None, typer.Argument(help="dataset.method, a recipe file or a run folder")] = None,
+    method: Annotated[str | None, typer.Option(help=METHODS_HELP)] = None,
+    data: Annotated[str | None, typer.Option(help="a data set, or images of one's own, as folder:PATH")] = None,
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """The fully resolved recipe: every value and where it comes from."""
     from antipode.engine import recipe as recipes  # noqa: PLC0415
 
-    path = Path(recipe) / "recipe.json"
-    found = recipes.resolve(str(path) if path.exists() else recipe, overrides=set_ or [])
+    if recipe is None and method is None and data is None:
+        raise ValueError("Missing argument 'recipe', or --method and --data in its place")
+    path = Path(recipe or "") / "recipe.json"
+    whole = recipe is not None and path.exists()  # of a run: every value stands there
+    found = recipes.resolve(str(path) if whole else recipe, method=method, data=data, overrides=set_ or [])
+    if ":" in found.data.name and not whole:
+        from antipode.api import counted  # noqa: PLC0415
+
+        found = counted(found, partial(recipes.resolve, recipe, method=method, data=data, overrides=set_ or []))
     rows = recipes.show(found)
     width, values = max(len(key) for key, _, _ in rows), [json.dumps(value) for _, value, _ in rows]
     room = min(40, max(map(len, values)))
