@@ -31,7 +31,7 @@ function neighbour(side) {
 }
 
 function mapSection() {
-  focused("map", "Map of the embeddings", "Each point is an image; close points look alike to the backbone. Islands of one colour mean that it tells a class apart without having seen a label. Point at one to see it; t-SNE keeps neighbours, not distances.", (run) => {
+  focused("map", "Map of the embeddings", "Each point is an image; close points look alike to the backbone. Where images have labels, islands of one colour mean that it tells a class apart without having seen them. Point at an image to see it; t-SNE keeps neighbours, not distances.", (run) => {
     const found = run.pictures.map;
     if (!found) return absent(run, "map");
     return [embeddingMap(found), el("p", { class: "small" }, `${say(found.names.length)} ${found.part} images, drawn by the run's seed.`)];
