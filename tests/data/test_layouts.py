@@ -4,6 +4,7 @@ import gzip
 import json
 import pickle
 import struct
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -214,3 +215,15 @@ def test_a_compressed_fashionmnist_is_not_mistaken_for_one(tmp_path):
     (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"x"))
     with pytest.raises(FileNotFoundError, match="FashionMNIST/raw"):
         load("fashionmnist", root=tmp_path)
+
+
+def test_a_download_that_fails_is_a_sentence(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    where = f"try again, or put its files into {tmp_path} by hand"
+    with pytest.raises(
+        FileNotFoundError, match=rf"cifar10 cannot be downloaded \(Name or service not known\): {where}"
+    ):
+        load("cifar10", root=tmp_path, download=True)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.error import URLError
 
 from torch.utils.data import Dataset
 
@@ -59,7 +60,15 @@ def load(name: Given | Splits, root: str | Path | None = None, download: bool = 
         return name
     if not isinstance(name, str):
         return _own(*datasets(name))
-    where = Path(root) if root else None
+    try:
+        return _named(name, Path(root) if root else None, download, seed)
+    except (URLError, ConnectionError, TimeoutError) as error:
+        cause = getattr(error, "reason", None) or error
+        where = f"put its files into {root or 'the folder that ANTIPODE_DATA names'} by hand"
+        raise FileNotFoundError(f"{name} cannot be downloaded ({cause}): try again, or {where}") from error
+
+
+def _named(name: str, where: Path | None, download: bool, seed: int) -> Splits:
     prefix, colon, rest = name.partition(":")
     if colon and prefix in PREFIXES and rest:
         return PREFIXES[prefix](rest, where, download)

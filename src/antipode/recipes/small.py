@@ -50,7 +50,7 @@ def _temperature(case: Case, tiny: bool) -> Layer:
 
 
 def _crops(case: Case, known: Known) -> Layer:
-    """MoCo's crops in place of SimCLR's smaller ones, where a set's own views have those: by train folds a little better."""
+    """MoCo's crops in place of SimCLR's smaller ones, where a set's own views have those."""
     own = case.method in OWN_CROPS or (case.method in KEYS and case.base in OWN_CROPS)
     source = "MoCo's crops; on CIFAR-10 a little better (benchmarks/RESULTS.md)"
     return said(source, {"views.scale": (0.2, 1.0)}) if own and known.views else {}
