@@ -63,6 +63,8 @@ def apart(line: Line) -> str:
 
 def told(key: str, value: Any) -> str:
     """A value of a recipe in few words."""
+    if key == "optim.network.warmup" and not value:
+        return "no warm-up"
     return f"crops from {value[0]}" if key == "views.scale" else f"{key.rsplit('.', maxsplit=1)[-1]} {value}"
 
 
@@ -185,20 +187,27 @@ def tried() -> str:
     return table(["run", "not as in its recipe", "epochs", "knn", "commit"], rows)
 
 
-def methods() -> dict[str, list[Line]]:
-    """The methods at 100 epochs, best kNN first: as their recipes have them, or else with what differs in the name."""
-    groups = {key: lines for key, lines in chosen("accuracy").items() if lines[0]["epochs"] == 100}
+def methods() -> dict[tuple[str, str], list[Line]]:
+    """The methods by name and what differs from the recipe, best kNN first: of each the runs that are nearest to it."""
+    groups, nearest = chosen("accuracy"), {}
+    for run, other in sorted(groups, key=lambda key: len(key[1].split(", ")) if key[1] else 0, reverse=True):
+        nearest[run] = other
     return {
-        NAMES.get(name, name) + (f" ({other})" if other else ""): lines
-        for (name, other), lines in groups.items()
-        if not other or (name, "") not in groups
+        (NAMES.get(entry(lines[0]), run) + longer(lines[0]), other): lines
+        for (run, other), lines in groups.items()
+        if nearest[run] == other
     }
+
+
+def longer(line: Line) -> str:
+    return "" if line["epochs"] == 100 else f", {line['epochs']} epochs"
 
 
 def short() -> str:
     """README's table: the methods."""
     rows = [
-        [name, *(spread(values(lines, one)) for one in ("knn", "linear-fast"))] for name, lines in methods().items()
+        [name + (f" ({other})" if other else ""), *(spread(values(lines, one)) for one in ("knn", "linear-fast"))]
+        for (name, other), lines in methods().items()
     ]
     return table(["CIFAR-10, ResNet-18, 100 epochs", "kNN", "linear (logistic)"], rows)
 
@@ -303,7 +312,9 @@ def pictures() -> None:
             1, 2, figsize=(10, 0.36 * len(groups) + 1.4), layout="constrained", width_ratios=(5, 3)
         )
         dots(left, dict(reversed(groups.items())))
-        left.set_xlabel("CIFAR-10 test accuracy in %, ResNet-18, 100 epochs, batch 256")
+        left.set_title("CIFAR-10, ResNet-18, batch 256, 100 epochs", fontsize=10)
+        more = any(other for _, other in groups)
+        left.set_xlabel("test accuracy in %" + ("; * with values that its recipe had before" if more else ""))
         left.legend(loc="lower right")
         pairs(right)
         figure.savefig(PICTURES / "accuracy.png", dpi=120)
@@ -321,7 +332,7 @@ def pictures() -> None:
         plt.close(figure)
 
 
-def dots(axes: Any, groups: dict[str, list[Line]]) -> None:
+def dots(axes: Any, groups: dict[tuple[str, str], list[Line]]) -> None:
     """kNN and linear accuracy, a pair of dots for each run: no bars, since the axis does not begin at nothing."""
     places, found = range(len(groups)), []
     for protocol, color, side in (("knn", "C0", -9), ("linear-fast", "C1", 9)):
@@ -339,7 +350,7 @@ def dots(axes: Any, groups: dict[str, list[Line]]) -> None:
             )
         found.append(means)
     axes.hlines(places, *found, color="0.75", zorder=1)
-    axes.set_yticks(places, groups)
+    axes.set_yticks(places, [name + (" *" if other else "") for name, other in groups])
     axes.margins(x=0.12)
     axes.grid(axis="x", color="0.92")
     axes.set_axisbelow(True)
@@ -363,7 +374,7 @@ def pairs(axes: Any) -> None:
     axes.margins(x=0.12, y=0.1)
     axes.set_xlabel("batch; DCL's own settings")
     axes.set_ylabel("kNN accuracy in %")
-    axes.legend(loc="best", fontsize=8)
+    axes.legend(loc="center right", bbox_to_anchor=(1, 0.37), fontsize=8)  # between the curves, over no point
 
 
 def main() -> None:

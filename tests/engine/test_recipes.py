@@ -260,7 +260,7 @@ def test_small_data_sets_keep_fewer_keys_than_images():
 
 def test_cifar_and_shapes_have_our_numbers():
     for method in ("simclr", "dcl", "mocov2", "byol", "msbreg", "simsiam"):
-        lr = 0.12 if method in ("byol", "msbreg", "simsiam") else 0.06  # at 256; the former lightly's .06 at 128
+        lr = 0.06 if method in ("simclr", "dcl") else 0.12  # at 256: lightly's .06 at 128
         rate = {"optim.network.name": "sgd", "optim.network.lr": lr, "optim.network.weight_decay": 5e-4}
         holds(f"cifar10.{method}", rate | {"optim.network.rule": "linear", "views.policy": "simclr-cifar"})
     holds("cifar10.simclr", {"method.tau": 0.2})
@@ -287,14 +287,23 @@ def test_recipes_of_the_embedded_data_sets_take_a_step(data, method):
     assert out.loss.isfinite()
 
 
-def test_mocos_family_has_mocos_crops_on_small_images():
+def test_mocos_family_has_mocos_crops_and_rate_on_small_images():
+    def large(name, **overrides):
+        found = resolve(f"cifar10.{name}", overrides=overrides).leaves()
+        return found["views.scale"] == (0.2, 1.0), found["optim.network.lr"] == 0.12 and found[
+            "optim.network.warmup"
+        ] == 10
+
     for name in ("mocov1", "mocov2", "jcl", "adco", "eqco"):
-        assert resolve(f"cifar10.{name}").leaves()["views.scale"] == (0.2, 1.0), name
-    assert resolve("cifar10.dcl", overrides={"method.base": "mocov2"}).leaves()["views.scale"] == (0.2, 1.0)
-    for name in ("simclr", "dcl", "byol", "simo"):
-        assert resolve(f"cifar10.{name}").leaves()["views.scale"] == (0.08, 1.0), name
-    assert resolve("cifar10.eqco", overrides={"method.base": "simclr"}).leaves()["views.scale"] == (0.08, 1.0)
-    assert resolve("cifar10.mocov2", overrides={"views.policy": "byol"}).leaves()["views.scale"] == (0.08, 1.0)
+        assert large(name) == (True, True), name
+    assert large("dcl", **{"method.base": "mocov2"}) == (True, True)
+    for name in ("byol", "simsiam"):
+        assert large(name) == (True, False), name
+    for name in ("simclr", "dcl", "simo"):
+        assert large(name) == (False, False), name
+    assert large("eqco", **{"method.base": "simclr"}) == (False, False)
+    assert large("mocov2", **{"views.policy": "byol"}) == (False, True)
+    assert resolve("cifar10.mocov2", overrides={"train.epochs": 30}).leaves()["optim.network.warmup"] == 3
 
 
 def test_another_optimiser_leaves_nothing_of_lars():

@@ -42,8 +42,7 @@ def test_features_of_files_are_those_of_the_cpu(photos, workers):
 
 def test_a_folder_is_trained_on_and_scored(photos, tmp_path):
     values = {"train.epochs": 2, "train.batch": 32, "views.size": 32, "monitor.knn_every": 1}
-    run = antipode.pretrain(
-        method="simclr", data=f"folder:{photos}", backbone="resnet18", out=tmp_path / "run", overrides=values, quiet=True
-    )
+    given = {"method": "simclr", "data": f"folder:{photos}", "backbone": "resnet18", "out": tmp_path / "run"}
+    run = antipode.pretrain(**given, overrides=values, quiet=True)
     score = antipode.evaluate(run, ["knn20", "linear-fast"])
     assert score["linear-fast"].value > 90 and set(run.scores) >= {"knn20", "linear-fast"}
