@@ -32,16 +32,18 @@ from antipode.evaluation.nearest import accuracy
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Task
 from antipode.files import whole
+from antipode.recipes.datasets import DATASETS
 from antipode.reporting.page import page
 from antipode.types import Features
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder; `module` is the one of one's own that `pretrain` was given, for the calls that follow."""
+    """A run folder; `module` and `data` are those of one's own that `pretrain` was given, for the calls that follow."""
 
     path: Path
     module: nn.Module | None = field(default=None, repr=False, compare=False)
+    data: Any = field(default=None, repr=False, compare=False)
 
     @property
     def recipe(self) -> Recipe:
@@ -105,6 +107,9 @@ def pretrain(
         splits = load(wanted.data.name, wanted.data.root, wanted.data.download)
     else:
         splits = load(data)
+    _tell(wanted, splits)
+    if module is not None:
+        splits = _fitting(f"a module of one's own ({type(module).__name__})", module, splits)
     wanted = asked(images=len(splits.pretrain))  # a memory or queue may depend on their number
     if run.begun() and not overwrite:
         _same(run, wanted)
@@ -114,7 +119,21 @@ def pretrain(
     fresh = [flag for flag, given in (("--no-resume", not resume), ("--overwrite", overwrite)) if given]
     again = f"the same command without {' and '.join(fresh)}" if fresh else "the same command"
     train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, again=again, quiet=quiet)
-    return Run(run.path, module)
+    return Run(run.path, module, None if isinstance(data, str) else data)
+
+
+def _tell(recipe: Recipe, splits: Splits) -> None:
+    """Say what a recipe does to images of one's own that a user may not expect."""
+    if splits.channels not in (1, 3) and recipe.views.policy != "shapes":
+        gone = "the views go without saturation, hue and greyscale, which are of red, green and blue"
+        warnings.warn(f"images of {splits.channels} channels: {gone}", stacklevel=3)
+    if recipe.data.name not in DATASETS and 2 * splits.size <= recipe.views.size:
+        fit = f"--set views.size={splits.size}" + (" --set backbone.stem=small" if splits.size <= 64 else "")
+        warnings.warn(
+            f"images of {splits.size} px are enlarged to views of {recipe.views.size}, which takes "
+            f"{(recipe.views.size / splits.size) ** 2:.0f} times the time: {fit} suits them",
+            stacklevel=3,
+        )
 
 
 def counted(recipe: Recipe, again: Callable[..., Recipe]) -> Recipe:
@@ -130,11 +149,23 @@ def _same(run: RunDir, wanted: Recipe) -> None:
     """Refuse to go on with a run that was started with another recipe, or with one that is lost."""
     if not run.holds_run():
         raise ValueError(f"{run.path} holds checkpoints but no recipe.json: bring it back, or use --overwrite")
-    changed = difference(Recipe.read(run.path / "recipe.json"), wanted)
+    begun = Recipe.read(run.path / "recipe.json")
+    changed = difference(begun, wanted)
+    if _moved(begun.data.name, wanted.data.name):  # how many images there are is compared later
+        changed = [line for line in changed if not line.startswith("data.name: ")]
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         text = "; ".join(changed[:3])
         raise ValueError(f"{run.path} was started with another recipe ({text}{more}); use another --out")
+
+
+def _moved(old: str, new: str) -> bool:
+    """Whether two names are of one folder or pack, spelled in another way or no longer where it was."""
+    (kind, _, before), (other, _, after) = old.partition(":"), new.partition(":")
+    if kind != other or kind not in ("folder", "packed"):
+        return False
+    there, here = (Path(place).expanduser().resolve() for place in (before, after))
+    return there == here or not there.exists()
 
 
 def _monitor(recipe: Recipe, splits: Splits) -> Monitor | None:
@@ -177,6 +208,10 @@ def _module(run: str | Path | Run) -> nn.Module | None:
     return run.module if isinstance(run, Run) else None
 
 
+def _held(run: str | Path | Run) -> Any:
+    return run.data if isinstance(run, Run) else None
+
+
 def evaluate(
     run: str | Path | Run,
     protocols: Sequence[str] | str = ("knn",),
@@ -208,7 +243,8 @@ def evaluate(
         _own_folder(found)
     where = pick_device(device)
     dist.setup(where.type)
-    return _scores(found, wanted, data, where, found.recipe.train.seed if seed is None else seed)
+    seed = found.recipe.train.seed if seed is None else seed
+    return _scores(found, wanted, data, where, seed, _held(run))
 
 
 def _seed(seed: int) -> None:
@@ -228,9 +264,9 @@ def _own_folder(found: Subject) -> None:
 
 
 def _scores(
-    found: Subject, wanted: "dict[str, protocol.Protocol]", data: Any, device: torch.device, seed: int
+    found: Subject, wanted: "dict[str, protocol.Protocol]", data: Any, device: torch.device, seed: int, held: Any = None
 ) -> dict[str, Score]:
-    """The scores, each filed as it comes: the next may take hours."""
+    """The scores, each filed as it comes: the next may take hours. `held`: the run's own data, if of one's own."""
     found.folder.read_object("scores.json")  # what cannot be added to is refused now, not in an hour
     own = found.recipe.data.name
     if not found.run:  # what it was first scored on is its own
@@ -242,7 +278,7 @@ def _scores(
         place = (one.data or own) if data is None else data
         try:
             if str(place) not in tasks:
-                tasks[str(place)] = _task(found, place, device, seed)
+                tasks[str(place)] = _task(found, place if held is None or place != own else held, device, seed)
             task = tasks[str(place)]
             value, unit, settings, n, more, split, epoch = one.run(task)
         except (ValueError, FileNotFoundError) as error:  # one that does not fit is no reason to do without the others
@@ -277,7 +313,7 @@ def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
     """A subject on a data set."""
     recipe = found.recipe
     splits = load(data, recipe.data.root)
-    splits = _fitting(found.folder.path, found.backbone, splits)
+    splits = _fitting(str(found.folder.path), found.backbone, splits)
     net, look = found.backbone.to(device), eye(recipe, splits).to(device)
     cache = found.folder.path / "features"
     head = found.head()
@@ -289,15 +325,14 @@ def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
     )
 
 
-def _fitting(path: Path, backbone: nn.Module, splits: Splits) -> Splits:
+def _fitting(name: str, backbone: nn.Module, splits: Splits) -> Splits:
     """The images with as many channels as the network takes: grey becomes colour, anything else is refused."""
     first = next((layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d)), None)
     if first is None or first.in_channels == splits.channels:
         return splits
     if (first.in_channels, splits.channels) == (3, 1):
         return coloured(splits)
-    trained = f"{path} was trained on images of {first.in_channels}"
-    raise ValueError(f"{trained} channels, but {splits.name} has {splits.channels} channels")
+    raise ValueError(f"{name} sees images of {first.in_channels} channels, but {splits.name} has {splits.channels}")
 
 
 def analyse(
@@ -331,41 +366,46 @@ def analyse(
         raise ValueError(f"the device is one of auto, cpu, cuda, mps, not {device!r}")
     where = pick_device(device)
     where = torch.device("cpu") if where.type == "mps" else where  # which has no float64
-    loaded: dict[tuple[str, str | None], Splits] = {}
-    own = [_module(run) for run in given]
-    opened = [_analysed(path, loaded, data, where, module) for path, module in zip(paths, own, strict=True)]
+    loaded: dict[Any, Splits] = {}
+    opened = [_analysed(path, loaded, data, where, run) for path, run in zip(paths, given, strict=True)]
     for one, name in zip(opened, named(paths), strict=True):
         one.name, one.seed, one.images = name, seed, images
     return analyses.perform(opened, what)
 
 
 def _analysed(
-    path: Path, loaded: dict[Any, Splits], data: Any, device: torch.device, module: nn.Module | None = None
+    path: Path, loaded: dict[Any, Splits], data: Any, device: torch.device, run: str | Path | Run = ""
 ) -> Analysed:
     """A run with its networks, data and views on the device; runs on one data set share what is loaded."""
+    module, data = _module(run), _held(run) if data is None else data
     recipe, learner = Recipe.read(path / "recipe.json"), restored(path, module)
-    place = recipe.data.name, recipe.data.root
+    place = recipe.data.name, recipe.data.root, id(data)
     if place not in loaded:
-        loaded[place] = load(data or recipe.data.name, recipe.data.root)
-    splits = _fitting(path, learner.backbone, loaded[place])
+        loaded[place] = load(recipe.data.name if data is None else data, recipe.data.root)
+    splits = _fitting(str(path), learner.backbone, loaded[place])
     seen = recipe.views
     views = make_views(seen.policy, size=seen.size, mean=splits.mean, std=splits.std, **seen.arguments).to(device)
     look = eye(recipe, splits).to(device)
     return Analysed(path.name, path, recipe, learner.to(device), splits, views, look, device, module=module)
 
 
-def embed(run: str | Path | Run, data: Given, out: str | Path | None = None) -> Features:
-    """Features (N,D) and labels (N,) of all images of a data set, train then test; `out` is a .npz or .parquet file."""
+def embed(
+    run: str | Path | Run, data: Given, out: str | Path | None = None, *, backbone: nn.Module | None = None
+) -> Features:
+    """Features (N,D) and labels (N,) of all images of a data set, train then test; `out` is a .npz or .parquet file.
+
+    `backbone` is the module that a run of one's own had, to load its weights into.
+    """
     path = run.path if isinstance(run, Run) else Path(run).expanduser()
     file = Path(out).expanduser() if out is not None else None
     if file is not None:
         table.check(file)
-    backbone, recipe = load_backbone(run), Recipe.read(path / "recipe.json")
-    splits = _fitting(path, backbone, load(data, recipe.data.root))
+    net, recipe = load_backbone(run, backbone), Recipe.read(path / "recipe.json")
+    splits = _fitting(str(path), net, load(data, recipe.data.root))
     device = pick_device("auto")
-    backbone, look = backbone.to(device), eye(recipe, splits).to(device)
+    net, look = net.to(device), eye(recipe, splits).to(device)
     found = {part: source for part, source in (("train", splits.train), ("test", splits.test)) if source is not None}
-    parts = {part: extract(backbone, look, source) for part, source in found.items()}
+    parts = {part: extract(net, look, source) for part, source in found.items()}
     features = Features(*(torch.cat(columns) for columns in zip(*parts.values(), strict=True)))
     if file is not None:
         named = [table.names_of(source) for source in found.values()]
@@ -390,6 +430,7 @@ def _paths(runs: "Sequence[str | Path | Run] | str | Path | Run") -> list[Path]:
 
 def report(runs: "Sequence[str | Path | Run] | str | Path | Run", out: str | Path | None = None) -> Path:
     """One self-contained HTML page for one or several runs; also for folders that hold scores and no run."""
+    runs = [runs] if isinstance(runs, str | Path | Run) else list(runs)
     paths = _paths(runs)
     absent = [path for path in paths if not any((path / name).exists() for name in ("recipe.json", "scores.json"))]
     if not paths or absent:
@@ -398,10 +439,11 @@ def report(runs: "Sequence[str | Path | Run] | str | Path | Run", out: str | Pat
     if file.is_dir():
         raise ValueError(f"{file} is a directory, and the page is a file: write --out {file}/report.html")
     device = pick_device("auto")
+    given = dict(zip(paths, runs, strict=True))
 
     def open_task(path: Path) -> Task:
-        found = subject(str(path))
-        return _task(found, found.recipe.data.name, device, found.recipe.train.seed)
+        found, held = subject(str(path), module=_module(given.get(path, path))), _held(given.get(path, path))
+        return _task(found, found.recipe.data.name if held is None else held, device, found.recipe.train.seed)
 
     with whole(file) as handle:
         handle.write(page(paths, open_task).encode("utf-8", "backslashreplace"))

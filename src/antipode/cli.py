@@ -19,6 +19,8 @@ from typing import Annotated, Any
 
 import typer
 
+from antipode import __version__
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -42,8 +44,16 @@ JSON = typer.Option("--json", help="print one JSON object and nothing else")
 METHODS_HELP = "simclr mocov1 mocov2 byol simsiam npid invspread adco eqco simo dcl dclw jcl msbreg custom"
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
-def antipode() -> None:
+def antipode(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+) -> None:
     """Self-supervised visual representation learning, exact to the papers."""
 
 

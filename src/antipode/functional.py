@@ -76,6 +76,8 @@ def _batch_terms(
 
 def _temperature(tau: float | Tensor) -> None:
     """Refuse what is no temperature; on a GPU nobody waits to see what a tensor holds."""
+    if not hasattr(tau, "__float__"):
+        raise ValueError(f"tau is one positive number, not {tau!r}")
     if isinstance(tau, Tensor) and (tau.numel() != 1 or not tau.is_floating_point()):
         raise ValueError(f"tau is one positive number, not a tensor {tuple(tau.shape)} of {tau.dtype}")
     seen = not isinstance(tau, Tensor) or (tau.is_cpu and not torch.compiler.is_compiling())
@@ -125,9 +127,10 @@ def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float | Tensor, 
 def _queue_terms(query: Tensor, keys: Tensor, negatives: Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
     """Positive scores / tau (N,M) and repel (N,)."""
     _temperature(tau)
+    given = tuple(keys.shape)
     keys = keys[None] if keys.ndim == query.ndim == 2 else keys
     if query.ndim != 2 or keys.ndim != 3 or keys.shape[1:] != query.shape or not keys.shape[0]:
-        raise ValueError(f"keys {tuple(keys.shape)} do not fit queries {tuple(query.shape)}: (N,D) or (M,N,D)")
+        raise ValueError(f"keys {given} do not fit queries {tuple(query.shape)}: (N,D) or (M,N,D)")
     if negatives.ndim != 2 or negatives.shape[1] != query.shape[1]:
         raise ValueError(f"negatives {tuple(negatives.shape)} do not fit queries {tuple(query.shape)}: (K,D)")
     if not negatives.numel() or not query.numel():
@@ -292,3 +295,5 @@ def _nearest(train: Tensor, query: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def _views(z0: Tensor, z1: Tensor) -> None:
     if z0.ndim != 2 or z0.shape != z1.shape or 0 in z0.shape:
         raise ValueError(f"two views (N,D) of one shape are needed, got {tuple(z0.shape)} and {tuple(z1.shape)}")
+    if z0.is_complex() or z1.is_complex():
+        raise ValueError(f"views are real numbers, not {z0.dtype} and {z1.dtype}")

@@ -137,7 +137,7 @@ def test_the_bound_over_training_is_the_mean_of_each_epoch_by_the_constant_that_
         {"epoch": 1, "knn": 50.0},
         {"epoch": 1, "contrast": None},
     ]
-    assert contrast._logged_bound(rows) == ([0, 1], [1.5, 3.0], [])
+    assert contrast._logged_bound(rows) == ([1, 2], [1.5, 3.0], [])
 
 
 @pytest.mark.parametrize(("count", "queries"), [(0, 5), (10, 5), (-1, 5), (5, 11)])

@@ -215,7 +215,7 @@ def test_the_figures_of_eqco_have_a_curve_for_each_checkpoint_and_the_log_s_boun
     assert (settings["alpha"], settings["alpha_from"]) == (300, "the run's queue")
     assert curves["mean with EqCo"]["y"][-1] > curves["mean without EqCo"]["y"][-1]  # 64 are fewer than 300
     logged = found["mi-bound"]["curves"]["over training"]
-    assert logged["x"] == [0, 1]
+    assert logged["x"] == [1, 2]
     rows = [row for row in antipode.Run(trained / "mocov2").metrics() if row["epoch"] == 1]
     assert logged["y"][1] == pytest.approx(sum(row["mi_bound"] for row in rows) / len(rows))
 
@@ -232,6 +232,15 @@ def test_eqco_s_own_alpha_is_used(tmp_path):
     home = begun("eqco", tmp_path / "run", **{"method.alpha": 77.0})
     settings = analyse(home, what=["mi-bound"])["run"]["mi-bound"]["settings"]
     assert settings["alpha"] == 77 and settings["alpha_from"] == "the run's own"
+
+
+def test_predictions_are_measured_where_there_is_a_predictor(trained, tmp_path):
+    found = analyse(begun("msbreg", tmp_path / "run"), what=["alignment-uniformity"])["run"]["alignment-uniformity"]
+    _, seen = subject(tmp_path / "run").pairs()
+    naive = [float(((x - y) ** 2).sum(-1).mean()) for x, y in [seen.query]]
+    assert found["values"]["alignment, prediction"] == pytest.approx(naive[0], rel=1e-4)
+    plain = analyse(trained / "mocov2", what=["alignment-uniformity"])["mocov2"]["alignment-uniformity"]
+    assert not any("prediction" in name for name in plain["values"])
 
 
 def test_a_bank_s_drift_is_measured_between_checkpoints(trained):

@@ -312,7 +312,8 @@ def test_five_channels_go_where_no_colour_is_meant():
 
 REFUSED = [
     ("mocov3", {}, "unknown policy 'mocov3' .did you mean 'mocov[12]'"),
-    ("simclr", {"size": 0}, "at least 1 pixel, not 0"),
+    ("simclr", {"size": 0}, "at least 1 whole pixel, not 0"),
+    ("simclr", {"size": 2.5}, "at least 1 whole pixel, not 2.5"),
     ("simclr", {"view": 3}, "takes no 'view' .did you mean 'views'.*it takes views, scale, strength, blur"),
     ("adco-multicrop", {"views": 3}, "takes no 'views'; it takes none"),
     ("simclr", {"views": 0}, "makes no view"),
@@ -344,7 +345,6 @@ WRONG = [
     ("simclr", torch.zeros(2, 3, 8, 8), "uint8 images .N,C,H,W., not of torch.float32"),
     ("simclr", photos(2)[0], "uint8 images .N,C,H,W., not of torch.uint8 .3, 32, 32."),
     ("simclr", photos(2)[:, :, :0], "need channels and pixels"),
-    ("simclr", photos(2, 5), "colour jitter with saturation or hue needs images of 3 channels or 1 but these have 5"),
     ("shapes", photos(2, 5), "mix draws weights of 3 channels but the images have 5"),
     ("eval", photos(2, 5), "normalise has 3 means but the images have 5 channels"),
 ]
@@ -354,6 +354,16 @@ WRONG = [
 def test_wrong_images_are_refused_when_called(name, images, sentence):
     with pytest.raises(ValueError, match=sentence):
         views(name, size=32)(images)
+
+
+def test_images_of_other_channels_go_without_saturation_hue_and_greyscale():
+    images = photos(4, 5).float() / 255
+    drawn = torch.rand(4, 6)
+    assert torch.equal(Jitter(0, 0, 0.8, 0.2)(images, drawn), images)
+    assert torch.allclose(Jitter(0.8, 0.8, 0.8, 0.2)(images, drawn), Jitter(0.8, 0.8, 0, 0)(images, drawn))
+    assert not torch.equal(Jitter(0.8, 0.8, 0.8, 0.2)(images, drawn), images)
+    made = views("mocov2", size=24, mean=(0.5,), std=(0.5,))(photos(4, 5))
+    assert [tuple(view.shape) for view in made] == [(4, 5, 24, 24)] * 2
 
 
 def test_a_blur_wider_than_the_view_is_refused():

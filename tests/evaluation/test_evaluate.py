@@ -20,7 +20,7 @@ from antipode.data.pack import pack
 from antipode.data.source import Memory
 from antipode.data.splits import Splits
 from antipode.engine.rundir import RunDir
-from antipode.engine.weights import tensors
+from antipode.engine.weights import start, tensors
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
 from antipode.evaluation.score import Result
@@ -81,12 +81,69 @@ def test_datasets_of_ones_own_are_trained_on_and_scored(tmp_path):
     assert len(antipode.embed(both, (train, test)).x) == 60
 
 
+def test_a_run_knows_the_datasets_of_ones_own_that_it_was_given(tmp_path):
+    train, test = own(45, 0, channels=3), own(15, 1, channels=3)
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    flags = {"backbone": net, "epochs": 1, "batch": 15, "quiet": True, "overrides": {"views.size": 8}}
+    run = antipode.pretrain(method="dcl", data=(train, test), out=tmp_path / "run", **flags)
+    named = antipode.evaluate(run, "linear-fast", data=(train, test))["linear-fast"]
+    assert antipode.evaluate(run, "linear-fast")["linear-fast"] == named
+    assert set(run.scores) == {"linear-fast", "linear-fast@TensorDataset"}, "its own data need no name"
+    assert "skipped" not in antipode.analyse(run, ["spectrum"])["run"]["spectrum"]
+    assert "MAP" in antipode.report(iter([run])).read_text().upper()
+    again = antipode.embed(run.path, train, backbone=net)
+    assert torch.equal(again.x, antipode.embed(run, train).x)
+    with pytest.raises(ValueError, match="give data= again"):
+        antipode.evaluate(antipode.Run(run.path, net), "linear-fast")
+
+
+def test_a_module_that_takes_colours_is_trained_on_grey_images_too(tmp_path):
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    run = antipode.pretrain("digits.simclr", backbone=net, epochs=1, out=tmp_path / "run", quiet=True)
+    assert antipode.evaluate(run)["knn"].value > 10
+    wide = nn.Sequential(nn.Conv2d(5, 16, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(ValueError, match="sees images of 5 channels, but digits has 1"):
+        antipode.pretrain("digits.simclr", backbone=wide, epochs=1, out=tmp_path / "wide", quiet=True)
+
+
+def test_weights_of_a_network_for_colours_see_grey_as_before(tmp_path):
+    """The first layer, summed over its colours, gives of grey images what it gave of the same grey three times."""
+    net = backbone("resnet10-slim", stem="small")
+    torch.save(net.state_dict(), tmp_path / "colours.pth")
+    grey = backbone("resnet10-slim", stem="small", channels=1)
+    start(grey, "resnet10-slim", str(tmp_path / "colours.pth"))
+    x = torch.rand(4, 1, 16, 16)
+    with torch.no_grad():
+        assert torch.allclose(grey.eval()(x), net.eval()(x.expand(-1, 3, -1, -1)), atol=1e-5)
+    name = f"file:{tmp_path}/colours.pth@resnet10-slim"
+    assert antipode.evaluate(name, data="digits", out=tmp_path / "scored")["knn"].value > 10
+
+
+def test_labels_that_leave_numbers_out_are_classes_in_their_order(tmp_path):
+    parts = [own(45, 0), own(15, 1)]
+    apart = [TensorDataset(part.tensors[0], torch.tensor([0, 50, 900])[part.tensors[1]]) for part in parts]
+    plain, odd = load(tuple(parts)), load(tuple(apart))
+    assert odd.train.classes == ["0", "50", "900"] and plain.train.classes is None
+    assert torch.equal(odd.train.labels, plain.train.labels) and torch.equal(odd.test.labels, plain.test.labels)
+    some = TensorDataset(parts[0].tensors[0], torch.where(torch.arange(45) < 3, -1, apart[0].tensors[1]))
+    assert load((some, apart[1])).train.labels.tolist()[:6] == [-1, -1, -1, 0, 1, 2]
+    named = TensorDataset(*apart[0].tensors)
+    named.classes = [f"class {i}" for i in range(1000)]
+    assert load(named).train.labels.max() == 900, "the classes in between have names"
+    run = antipode.pretrain("digits.dcl", epochs=1, out=tmp_path / "run", quiet=True)
+    with pytest.raises(ValueError, match="3 of the 45 train images of TensorDataset have no label"):
+        antipode.evaluate(run, "linear-fast", data=(some, apart[1]))
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
         (5, "data is a name, a torch Dataset or a pair .* not int"),
-        ((own(9, 0), 5), "not TensorDataset, int"),
+        ((own(9, 0), 5), "not TensorDataset and int"),
         ((), "not nothing"),
+        ([torch.zeros(3)] * 64, "not 64 of Tensor: a class with __len__"),
+        (TensorDataset(torch.zeros(0, 3, 8, 8)), "TensorDataset has no items"),
+        (TensorDataset(torch.zeros(2, 40, 40, 3)), "looks like .H,W,C."),
         ((own(9, 0), own(9, 0, channels=3)), "train images have 1 channels and test images 3"),
         ("python:TensorDataset", "came from Python, as a TensorDataset"),
     ],

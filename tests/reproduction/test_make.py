@@ -6,6 +6,7 @@ import shutil
 import statistics
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -354,6 +355,21 @@ def test_metrics_are_means_over_epochs_counted_from_one():
     assert over_epochs(rows, "a") == {"x": [1.0, 2.0], "y": [2.0, 5.0]}
     with pytest.raises(KeyError):
         over_epochs(rows, "c")
+
+
+def test_columns_that_are_numbers_stand_in_their_order_and_a_deviation_is_a_ribbon():
+    panels = Panel("", "table", "K"), Panel("c", "curve", "K", "length")
+    item = replace(ITEMS["eqco.table6"], panels=panels)
+    cells = {("", "row", 16): [2.0], ("", "row", 4): [1.0], ("", "row", 256): [3.0]}
+    for k in (4, 16):
+        cells |= {("c", "mean, epoch 1", k): [2.0], ("c", "deviation, epoch 1", k): [0.5]}
+    record = {"cells": [present.cell(item, cells, place) for place in cells]}
+    assert present.grid(record, {"name": "", "kind": "table"})[1] == [4, 16, 256]
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axis = figure.subplots()
+    present._curves(axis, item, cells, item.panels[1])
+    (band,) = axis.collections
+    assert len(axis.lines) == 1 and band.get_paths()[0].vertices[:, 1].min() == 1.5
 
 
 def test_durations_and_numbers_are_for_people():

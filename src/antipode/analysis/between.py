@@ -56,7 +56,8 @@ def compare_cka(subjects: list[Subject]) -> list[Result]:
 
 def compare_neighbours(subjects: list[Subject]) -> list[Result]:
     """Shared neighbours of every two runs' backbones."""
-    k = min(NEAREST, subjects[0].count(subjects[0].judged, STILL) - 1)
+    n = subjects[0].count(subjects[0].judged, STILL)
+    k = max(1, min(NEAREST, n // 10))  # of few images most would be neighbours, shared by chance
     lists: dict[int, Tensor] = {}
 
     def measure(x: Tensor, y: Tensor) -> float:
@@ -65,11 +66,11 @@ def compare_neighbours(subjects: list[Subject]) -> list[Result]:
                 lists[id(side)] = nearest(side, k).cpu()
         return overlap(lists[id(x)], lists[id(y)])
 
-    return _between(subjects, measure, {"k": k})
+    return _between(subjects, measure, {"k": k, "by chance": round(k / max(n - 1, 1), 3)})
 
 
 def _between(
-    subjects: list[Subject], measure: Callable[[Tensor, Tensor], float], settings: dict[str, int]
+    subjects: list[Subject], measure: Callable[[Tensor, Tensor], float], settings: dict[str, float]
 ) -> list[Result]:
     """A measure of every two runs on the first run's images, filed under both runs by the other's name."""
     source, first = subjects[0].judged, subjects[0]

@@ -73,7 +73,7 @@ ANALYSES: dict[str, Analysis] = {
         each(geometry.similarity_variance), "JCL's histograms of similarity and variance over 32 views of an image"
     ),
     "alignment-uniformity": Analysis(
-        each(geometry.alignment_uniformity), "Wang & Isola's two measures, of backbone and head"
+        each(geometry.alignment_uniformity), "Wang & Isola's two measures, of backbone, head and prediction"
     ),
     "spectrum": Analysis(each(geometry.spectra), "singular values and effective rank of the features"),
     "cka": Analysis(

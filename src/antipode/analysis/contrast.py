@@ -230,9 +230,9 @@ def _logged_bound(rows: list[dict[str, Any]]) -> tuple[list[float], list[float],
 
 
 def _per_epoch(rows: list[dict[str, Any]], name: str) -> dict[float, float]:
-    """The mean of a logged number in each epoch."""
+    """The mean of a logged number in each epoch, counted from one."""
     found: dict[float, list[float]] = {}
     for row in rows:
         if row.get(name) is not None:
-            found.setdefault(row["epoch"], []).append(row[name])
+            found.setdefault(row["epoch"] + 1, []).append(row[name])
     return {epoch: sum(numbers) / len(numbers) for epoch, numbers in found.items()}

@@ -87,7 +87,10 @@ def alignment_uniformity(subject: Subject) -> Result:
     """Wang & Isola's two measures of pairs of augmented views; uniformity is the mean of both sides'."""
     ids, seen = subject.pairs()
     values = {}
-    for name, (x, y) in (("backbone", seen.backbone), ("head", seen.head)):
+    places = {"backbone": seen.backbone, "head": seen.head}
+    if subject.learner.predictor is not None:
+        places["prediction"] = seen.query
+    for name, (x, y) in places.items():
         values[f"alignment, {name}"] = float(alignment(x, y))
         values[f"uniformity, {name}"] = (uniformity(x) + uniformity(y)) / 2
     settings = subject.settings(images=len(ids), alpha=2, t=2, views=subject.recipe.views.policy)

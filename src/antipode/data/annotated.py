@@ -116,7 +116,7 @@ def _fetch_voc(root: Path, years: tuple[str, ...]) -> None:
 
 def voc_detection(name: str, part: str, root: Path | None, years: tuple[str, ...]) -> Detection:
     """VOC's objects. Its corners count pixels from 1 and include the last, so one is taken from the first two."""
-    how = "set data.download=true to fetch it, or unpack VOCdevkit there as torchvision.datasets.VOCDetection does"
+    how = "unpack VOCdevkit there, as torchvision.datasets.VOCDetection does with download=True"
     years = years if part == "trainval" else ("2007",)
     inside = [f"VOC{year}/ImageSets/Main/{part}.txt" for year in years]
     home = locate(name, root, ("VOCdevkit", "voc/VOCdevkit", "VOC/VOCdevkit", "."), inside, how)

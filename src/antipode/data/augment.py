@@ -198,12 +198,6 @@ def erase(images: Tensor, boxes: Tensor) -> Tensor:
 # Colour
 
 
-def colourful(images: Tensor, operation: str) -> None:
-    """Refuse images that are neither colour nor grey."""
-    if images.shape[1] not in (1, 3):
-        raise ValueError(f"{operation} needs images of 3 channels or 1 but these have {images.shape[1]}")
-
-
 def luma(images: Tensor) -> Tensor:
     """Brightness of every pixel (N,1,H,W); the plain mean where the channels are not red, green and blue."""
     if images.shape[1] != 3:
@@ -218,12 +212,11 @@ def blend(images: Tensor, target: Tensor, factor: Tensor) -> Tensor:
 
 
 def hue(images: Tensor, shift: Tensor) -> Tensor:
-    """Hue of the HSV colour circle moved by shift (N,), in turns; grey pixels stay.
+    """Hue of the HSV colour circle moved by shift (N,), in turns; grey pixels stay, and what is not red, green, blue.
 
     Value and chroma do not change, so each channel is the smallest one plus chroma times a trapezium of the new hue.
     """
-    colourful(images, "hue")
-    if images.shape[1] == 1:
+    if images.shape[1] != 3:
         return images
     red, green, blue = images.unbind(1)
     low = torch.minimum(torch.minimum(red, green), blue)
@@ -255,8 +248,7 @@ def jitter(images: Tensor, factors: Tensor, places: Tensor) -> Tensor:
     middle = places[:, HUE]
     for place in (0, 1, 2):
         images = _blend_at(images, factors, places == place, place < middle)
-    if images.shape[1] == 3:
-        images = hue(images, factors[:, HUE])
+    images = hue(images, factors[:, HUE])
     for place in (1, 2, 3):
         images = _blend_at(images, factors, places == place, place > middle)
     return images
@@ -271,8 +263,9 @@ def _blend_at(images: Tensor, factors: Tensor, chosen: Tensor, active: Tensor) -
 
 
 def greyscale(images: Tensor, chosen: Tensor) -> Tensor:
-    """Grey in all channels where chosen (N,)."""
-    colourful(images, "greyscale")
+    """Grey in all channels where chosen (N,); channels that are no colours stay as they are."""
+    if images.shape[1] != 3:
+        return images
     return torch.where(pixelwise(chosen), luma(images), images)
 
 

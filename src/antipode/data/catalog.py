@@ -3,10 +3,13 @@
 import difflib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.error import URLError
 
+import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from antipode.data import annotated, large, small
@@ -14,6 +17,7 @@ from antipode.data.folder import folder
 from antipode.data.hub import hub
 from antipode.data.packed import packed
 from antipode.data.shards import webdataset
+from antipode.data.source import Source
 from antipode.data.splits import Splits, normal
 from antipode.data.wrap import wrap
 
@@ -99,8 +103,10 @@ def datasets(given: Any) -> list[Dataset[Any]]:
     """A Dataset, or train and test, as a list; a sentence for anything else."""
     found = list(given) if isinstance(given, tuple | list) else [given]
     if len(found) not in (1, 2) or not all(isinstance(one, Dataset) for one in found):
-        kinds = ", ".join(type(one).__name__ for one in found) or "nothing"
-        raise ValueError(f"data is a name, a torch Dataset or a pair (train, test) of them, not {kinds}")
+        kinds = " and ".join(dict.fromkeys(type(one).__name__ for one in found)) or "nothing"
+        many = f"{len(found)} of " if len(found) > 2 else ""
+        own = "a class with __len__ and __getitem__, which gives an image or (image, label), is one"
+        raise ValueError(f"data is a name, a torch Dataset or a pair (train, test) of them, not {many}{kinds}: {own}")
     return found
 
 
@@ -109,4 +115,26 @@ def _own(train: Dataset[Any], test: Dataset[Any] | None = None) -> Splits:
     source, held = wrap(train), None if test is None else wrap(test)
     if held is not None and held.channels != source.channels:
         raise ValueError(f"train images have {source.channels} channels and test images {held.channels}")
-    return Splits(type(train).__name__, source, source, held, source.size, *normal(source))
+    size, (first, *more) = source.size, _without_gaps(source, *([] if held is None else [held]))
+    return Splits(type(train).__name__, first, first, next(iter(more), None), size, *normal(first))
+
+
+def _without_gaps(*sources: Source) -> list[Source]:
+    """The sources with classes 0, 1, ... where labels leave numbers out and nobody has named the classes in between."""
+    known = [source.labels for source in sources if source.labels is not None]
+    if not known or any(labels.ndim != 1 for labels in known):
+        return [*sources]
+    there = torch.unique(torch.cat(known))
+    there = there[there >= 0]  # -1: not labelled
+    if not len(there) or int(there[-1]) < max(len(there), *(len(source.classes or ()) for source in sources)):
+        return [*sources]
+    names = [str(int(label)) for label in there]
+    return [_renumbered(source, there, names) for source in sources]
+
+
+def _renumbered(source: Source, there: Tensor, names: list[str]) -> Source:
+    if source.labels is None:
+        return source
+    place = torch.searchsorted(there, source.labels.clamp(min=0))
+    labels = torch.where(source.labels < 0, source.labels, place)
+    return replace(source, labels=labels, classes=names)  # type: ignore[type-var]  # both kinds are dataclasses

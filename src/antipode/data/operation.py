@@ -1,7 +1,7 @@
 """Operations with their numbers: each turns its own uniform numbers into parameters and calls `augment`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import torch
@@ -123,9 +123,9 @@ class Jitter:
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
         """Jittered images."""
-        if self.saturation or self.hue:
-            augment.colourful(images, "colour jitter with saturation or hue")
-        return augment.jitter(images, self.factors(unit), augment.orders(unit[:, 1]))
+        coloured = images.shape[1] in (1, 3)  # saturation and hue are of red, green and blue
+        own = self if coloured else replace(self, saturation=0.0, hue=0.0)
+        return augment.jitter(images, own.factors(unit), augment.orders(unit[:, 1]))
 
     def factors(self, unit: Tensor) -> Tensor:
         """Factors (N,4); 1, 1, 1, 0 for images that are not jittered."""

@@ -82,7 +82,7 @@ def _open(
     """One split of a torchvision data set as a Memory."""
     import torchvision.datasets  # noqa: PLC0415
 
-    how = f"set data.download=true to fetch it, or put torchvision's {kind} files there"
+    how = f"pretrain with data.download=true fetches it, or put torchvision's {kind} files there"
     folder = base(name, root, _folder(kind), how)
     try:
         with redirect_stdout(sys.stderr):  # where torchvision says what it fetches; ours is for results

@@ -35,15 +35,15 @@ def views(
     """
     if name not in POLICIES:
         raise ValueError(f"unknown policy {name!r}{_nearest(name, POLICIES)}; there are {', '.join(POLICIES)}")
-    if size <= 0:
-        raise ValueError(f"views need a size of at least 1 pixel, not {size}")
+    if not isinstance(size, int) or size <= 0:
+        raise ValueError(f"views need a size of at least 1 whole pixel, not {size!r}")
     policy = POLICIES[name]
     known = [key for key, value in inspect.signature(policy).parameters.items() if value.kind is value.KEYWORD_ONLY]
     for argument in arguments:
         if argument not in known:
             allowed = ", ".join(known) or "none"
             raise ValueError(f"policy {name!r} takes no {argument!r}{_nearest(argument, known)}; it takes {allowed}")
-    normal = Normalise(mean, std)
+    normal = Normalise(*((value,) if isinstance(value, int | float) else value for value in (mean, std)))
     made = policy(size, normal, **arguments)
     if not made:
         raise ValueError(f"policy {name!r} with {arguments} makes no view")

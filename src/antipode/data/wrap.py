@@ -83,10 +83,13 @@ def _item(item: Any, channels: int | None = None) -> tuple[Tensor, Any]:
     if isinstance(image, Tensor):
         image = image.numpy(force=True)
         if image.ndim == 3:  # a tensor is (C,H,W) by convention, however few its rows
+            if image.shape[2] in (1, 3, 4) and min(image.shape[:2]) > 16:
+                raise ValueError(f"a tensor image is (C,H,W), and {image.shape} looks like (H,W,C): permute it")
             return decode.tensor(image.transpose(1, 2, 0), channels=len(image)), label
     if isinstance(image, np.ndarray):
         return decode.tensor(image), label
-    raise ValueError(f"an item holds a {type(image).__name__}, not a Pillow image, a tensor or an array")
+    kind = f"an item holds a {type(image).__name__}, not a Pillow image, a tensor or an array"
+    raise ValueError(f"{kind}: let it be the image or (image, label)")
 
 
 def _peek(dataset: Dataset[Any], count: int) -> tuple[Tensor, Any]:
@@ -97,6 +100,8 @@ def _peek(dataset: Dataset[Any], count: int) -> tuple[Tensor, Any]:
             found.append(_item(dataset[index]))
         except Exception as error:
             reason = reason or f"; the first: {error}"
+    if not count:
+        raise ValueError(f"{type(dataset).__name__} has no items")
     if not found:
         raise ValueError(f"none of the first {min(PEEK, count)} of {count} items holds an image{reason}")
     return max(found, key=lambda item: len(item[0]))

@@ -17,6 +17,7 @@ from antipode.engine import weights
 from antipode.engine.recipe import Recipe
 from antipode.engine.step import Graph, Optims, Step
 from antipode.methods import build as build_learner
+from antipode.nets.backbone import Wrapped
 from antipode.nets.backbone import backbone as make_backbone
 from antipode.schedule import Schedule, scaled
 from antipode.types import Output
@@ -79,7 +80,8 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
     data = splits or load(recipe.data.name, root=recipe.data.root, download=recipe.data.download)
     policy = dict(recipe.views.arguments)
     views = make_views(recipe.views.policy, size=recipe.views.size, mean=data.mean, std=data.std, **policy).to(device)
-    views(torch.zeros(2, data.channels, 8, 8, dtype=torch.uint8, device=device))  # a policy may refuse the channels
+    # a policy may refuse the channels, a network the sizes
+    seen = views(torch.zeros(2, data.channels, 8, 8, dtype=torch.uint8, device=device))
     torch.manual_seed(recipe.train.seed)
     net = backbone or make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=data.channels)
     if recipe.backbone.weights and fresh:
@@ -87,6 +89,9 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
     learner = build_learner(
         recipe.method.name, net, channels=data.channels, seed=recipe.train.seed, **recipe.method.arguments
     )
+    if isinstance(learner.backbone, Wrapped):
+        for size in sorted({view.shape[-1] for view in seen}):
+            learner.backbone.tried(data.channels, size)
     if learner.views != views.count:
         made = f"{recipe.views.policy} makes {views.count}"
         raise ValueError(f"{recipe.method.name} needs {learner.views} views of each image but {made}")

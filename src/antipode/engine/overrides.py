@@ -64,9 +64,11 @@ def flatten(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_file(path: Path) -> Layer:
     """The values of a recipe file, or of a run folder."""
-    path = path / "recipe.json" if path.is_dir() else path
+    folder = path if path.is_dir() else None
+    path = path / "recipe.json" if folder else path
     if not path.is_file():
-        raise ValueError(f"there is no recipe file {path}")
+        images = f"; if {folder} holds images, write --data folder:{folder} --method dcl" if folder else ""
+        raise ValueError(f"there is no recipe file {path}{images}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

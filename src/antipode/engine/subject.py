@@ -69,7 +69,10 @@ def _run(path: Path, module: nn.Module | None, colon: str) -> Subject:
     if not recipe.backbone.name.startswith("python:"):
         module = None
     elif module is None:
-        raise ValueError(f"{path} trained a module of one's own ({recipe.backbone.name}): load {file.name} into it")
+        own = f"{path} trained a module of one's own ({recipe.backbone.name}), which cannot be built again"
+        raise ValueError(
+            f"{own}: in Python, give the Run that pretrain returned, or a module of that kind for the weights"
+        )
     net, _ = reopened(weights, recipe.backbone.name, recipe.backbone.stem, module)
     fit(bare(net), weights, str(file))
     return Subject(path.name, RunDir(path), net.eval(), recipe, module=module)

@@ -110,7 +110,10 @@ def start(backbone: nn.Module, name: str, weights: str) -> None:
 
 
 def fit(net: nn.Module, found: Mapping[str, Tensor], origin: str) -> None:
-    """Load tensors that must be all of the net's, of its shapes; the classifier's are left out."""
+    """Load tensors that must be all of the net's, of its shapes; the classifier's are left out.
+
+    A net for grey images takes a first layer that saw colours, too: summed over them it sees grey as it saw it before.
+    """
     wanted = net.state_dict()
     given = {name: value for name, value in found.items() if name in wanted or name.split(".")[0] not in CLASSIFIERS}
     absent = [name for name in wanted if name not in given and not name.endswith(COUNTER)]
@@ -119,12 +122,20 @@ def fit(net: nn.Module, found: Mapping[str, Tensor], origin: str) -> None:
         raise ValueError(f"{origin} lacks {len(absent)} of the backbone's tensors, the first: {absent[0]}")
     if extra:
         raise ValueError(f"{origin} holds {len(extra)} tensors that the backbone has not, the first: {extra[0]}")
+    given = {name: _summed(value, wanted[name]) for name, value in given.items()}
     other = [name for name, value in given.items() if value.shape != wanted[name].shape]
     if other:
         raise ValueError(_misfit(origin, other, given, wanted))
     if not all(bool(value.isfinite().all()) for value in given.values()):
         raise ValueError(f"{origin} holds weights that are not numbers")
     net.load_state_dict(wanted | given)
+
+
+def _summed(value: Tensor, wanted: Tensor) -> Tensor:
+    """A convolution's weights (O,3,H,W), summed over the colours where (O,1,H,W) is wanted; all else as it is."""
+    colours = (*wanted.shape[:1], 3, *wanted.shape[2:])
+    grey = wanted.ndim == 4 and wanted.shape[1] == 1 and tuple(value.shape) == colours
+    return value.sum(1, keepdim=True) if grey else value
 
 
 def _misfit(origin: str, other: list[str], given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:

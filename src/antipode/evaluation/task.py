@@ -52,8 +52,11 @@ class Task:
         if source is None:
             raise ValueError(f"{self.splits.name} has no {part} split to score on")
         labels = source.labels
-        if labels is None or (labels.ndim == 1 and len(labels) and int(labels.min()) < 0):
+        if labels is None or (labels.ndim == 1 and len(labels) and bool((labels < 0).all())):
             raise ValueError(f"{self.splits.name} has no labels for its {part} images, and a score needs them")
+        if labels.ndim == 1 and (absent := int((labels < 0).sum())):
+            whole = f"{absent} of the {len(labels)} {part} images of {self.splits.name}"
+            raise ValueError(f"{whole} have no label, and a score needs one for each")
         if part == "train" and labels.ndim == 1 and int(labels.min()) == int(labels.max()):
             raise ValueError(f"{self.splits.name} has images of one class only, and a score needs two at least")
         return source

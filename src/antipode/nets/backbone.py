@@ -112,22 +112,25 @@ class Wrapped(nn.Module):
         return out.mean(1) if out.ndim == 3 else out
 
     @torch.no_grad()
-    def _measure(self, channels: int) -> int:
-        """The feature width, from one grey image; ImageNet's size where the net refuses a small one."""
+    def tried(self, channels: int, size: int) -> Tensor:
+        """What comes of one grey image, in eval mode; what the network refuses is a ValueError."""
         where = next(self.net.parameters(), torch.zeros(()))
         modes = {module: module.training for module in self.net.modules()}
         self.net.eval()
-        error: Exception | None = None
-        for size in (32, 224):
-            try:
-                out = self.forward(where.new_full((1, channels, size, size), 0.5))
-                break
-            except (RuntimeError, AssertionError, ValueError) as refused:
-                error = refused
-        else:
-            raise ValueError(f"the backbone takes neither 32 nor 224 px images of {channels} channels: {error}")
-        for module, mode in modes.items():
-            module.training = mode
+        try:
+            return self.forward(where.new_full((1, channels, size, size), 0.5))
+        except (RuntimeError, AssertionError, ValueError) as error:
+            raise ValueError(f"the backbone takes no {size} px images of {channels} channels: {error}") from None
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+
+    def _measure(self, channels: int) -> int:
+        """The feature width; ImageNet's size where the net refuses a small one."""
+        try:
+            out = self.tried(channels, 32)
+        except ValueError:
+            out = self.tried(channels, 224)
         if out.ndim != 2:
             raise ValueError(f"a backbone must return (N,D), a map (N,D,H,W) or tokens (N,T,D), got {out.ndim} axes")
         return out.shape[1]

@@ -70,7 +70,8 @@ TABLE2 = Item(
         ),
         "paper": Grid(
             _segmented("imagenet", _masks("score", "segment-coco"), {}),
-            "ImageNet, ResNet-50, each method's own length; COCO, Mask R-CNN with FPN, 90k steps; others are quoted",
+            "ImageNet, ResNet-50, each method's own length; COCO, Mask R-CNN with FPN, 90k steps; others are quoted; "
+            "MoCo, for which the first version is cited, is MoCo v2",
         ),
     },
     paper=table({row: {BB: box, MK: mask} for row, (box, mask) in QUOTED.items()}),
@@ -78,8 +79,8 @@ TABLE2 = Item(
 
 ACC, ALIGN, UNIFORM = "Acc.(%)", "Alignment", "Uniformity"
 GEOMETRY = (
-    analysis("alignment-uniformity", "values.alignment, head", column=ALIGN),
-    analysis("alignment-uniformity", "values.uniformity, head", column=UNIFORM),
+    analysis("alignment-uniformity", "values.alignment, prediction", column=ALIGN),
+    analysis("alignment-uniformity", "values.uniformity, prediction", column=UNIFORM),
 )
 TABLE3_ROWS = {
     BYOL: _with(2, 0.0, 0.0),
@@ -95,9 +96,9 @@ def _table3(data: str, accuracy: Measure, common: Mapping[str, Any]) -> tuple[Tr
 
 
 TABLE3 = Item(
-    title="Accuracy, alignment and uniformity",
+    title="Accuracy, and alignment and uniformity of the predictions",
     question="Do MSBReg's regularisers spread the embeddings, and does that help?",
-    source=f"{PAPER}, table 3",
+    source=f"{PAPER}, table 3; of which vectors is not stated: the predictions, on which the regularisers act",
     trend="regularised embeddings are more uniform (an even spread has -3.93 in 128 dimensions) and more accurate",
     panels=(Panel(),),
     grids={
@@ -164,7 +165,8 @@ TABLE4 = Item(
         "small": Grid(_table4("cifar10", {256: 256, 1024: 1024}, FAST, SMALL), f"{CIFAR}; in place of STL-10", 3),
         "paper": Grid(
             _table4("stl10", {256: 256, 1024: 1024}, LINEAR, {}),
-            "STL-10, ResNet-18, 320 epochs; K = 4 and lambda_s = .004 are not stated: ImageNet-100's",
+            "STL-10, ResNet-18, 320 epochs, MoCo's linear protocol; not stated are K = 4 and lambda_s = .004: "
+            "ImageNet-100's",
         ),
     },
     paper=table({name: {TOP1: accuracy} for name, (_, _, accuracy) in NORMS.items()}),

@@ -10,6 +10,7 @@ from typing import Any
 
 from antipode.reproduction.item import Cells, Item, Panel, Place
 
+DEVIATION = "deviation, "  # a row that is the ribbon of the row "mean, "
 FEW = 7  # columns of a curve that a text shows
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}th,td{border-bottom:1px solid #ccc;padding:.3em .8em;text-align:right}
@@ -83,8 +84,9 @@ def grid(
     if panel["kind"] == "histogram":
         inside = _means(inside)
     rows, columns = (list(dict.fromkeys(one[side] for one in inside)) for side in ("row", "column"))
-    if panel["kind"] == "curve":
+    if panel["kind"] == "curve" or not any(isinstance(column, str) for column in columns):
         columns.sort()
+    if panel["kind"] == "curve":
         if few is not None and len(columns) > few:
             columns = [columns[round(place * (len(columns) - 1) / (few - 1))] for place in range(few)]
     return rows, columns, {(one["row"], one["column"]): one for one in inside}
@@ -189,16 +191,21 @@ def _lines(item: Item, cells: Cells, panel: Panel) -> dict[str, list[dict[str, A
     rows: dict[str, list[dict[str, Any]]] = {}
     for place in [place for place in cells if place[0] == panel.name]:
         rows.setdefault(place[1], []).append(cell(item, cells, place))
-    numeric = panel.kind != "table"
+    numeric = not any(isinstance(place[2], str) for place in cells if place[0] == panel.name)
     return {row: sorted(line, key=lambda one: one["column"]) if numeric else line for row, line in rows.items()}
 
 
 def _curves(axis: Any, item: Item, cells: Cells, panel: Panel) -> None:
-    """A line for each row with a ribbon of one deviation, and the paper's numbers as crosses."""
-    for row, line in _lines(item, cells, panel).items():
+    """A line for each row with a ribbon of one deviation, of seeds or of its own, and crosses for the paper."""
+    lines = _lines(item, cells, panel)
+    for row, line in lines.items():
+        if row.startswith(DEVIATION):
+            continue
         x, y = [one["column"] for one in line], [one["mean"] for one in line]
-        (drawn,) = axis.plot(x, y, marker="o" if len(x) < 20 else None, markersize=3, label=row)
-        spread = [one["std"] or 0.0 for one in line]
+        style = "--" if row.startswith("bound") else "-"
+        (drawn,) = axis.plot(x, y, style, marker="o" if len(x) < 20 else None, markersize=3, label=row)
+        measured = lines.get(DEVIATION + row.removeprefix("mean, "), []) if row.startswith("mean, ") else []
+        spread = [one["mean"] for one in measured] or [one["std"] or 0.0 for one in line]
         low, high = ([a + sign * b for a, b in zip(y, spread, strict=True)] for sign in (-1, 1))
         axis.fill_between(x, low, high, alpha=0.2, color=drawn.get_color())
         known = [(place[2], value) for place, value in item.paper.items() if place[:2] == (panel.name, row)]

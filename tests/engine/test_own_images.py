@@ -1,0 +1,98 @@
+"""Images and networks of one's own: what a recipe does to them is said, and they may lie elsewhere later."""
+
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import antipode
+from antipode.cli import main
+
+FLAGS = {"method": "simclr", "backbone": "resnet10-slim", "batch": 8, "quiet": True}
+FIT = {"views.size": 16}
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for at in range(16):
+        Image.fromarray(generator.integers(0, 256, (16, 16, 3), np.uint8)).save(tmp_path / "photos" / f"{at}.png")
+    return tmp_path / "photos"
+
+
+def trained(data, epochs=2):
+    return antipode.pretrain(data=data, epochs=epochs, out="run", overrides=FIT, **FLAGS)
+
+
+def test_a_folder_under_another_name_or_in_another_place_is_the_same_images(photos, tmp_path):
+    trained("folder:photos")
+    weights = (tmp_path / "run" / "backbone.safetensors").read_bytes()
+    for name in ("folder:photos/", "folder:./photos", f"folder:{photos}", "folder:photos/../photos"):
+        trained(name)
+    shutil.copytree(photos, tmp_path / "other")
+    with pytest.raises(ValueError, match="started with another recipe"):  # the run's own are where they were
+        trained("folder:other")
+    photos.rename(tmp_path / "elsewhere")
+    trained("folder:elsewhere")
+    assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == weights
+
+
+def said(call):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        call()
+    return " ".join(str(one.message) for one in found)
+
+
+def test_images_that_are_much_enlarged_are_said_to_be(photos, tmp_path):
+    ask = {"epochs": 1, "data": "folder:photos"} | FLAGS
+    text = said(lambda: antipode.pretrain(out="large", overrides={"views.size": 32}, **ask))
+    assert "images of 16 px are enlarged to views of 32" in text and "views.size=16 --set backbone.stem=small" in text
+    assert "enlarged" not in said(lambda: antipode.pretrain(out="small", overrides={"views.size": 24}, **ask))
+
+
+def test_images_of_other_channels_train_and_what_they_do_without_is_said(tmp_path):
+    images = torch.randint(0, 256, (16, 5, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    ask = {"data": TensorDataset(images), "epochs": 1, "out": tmp_path / "run", "overrides": FIT} | FLAGS
+    assert "images of 5 channels: the views go without saturation" in said(lambda: antipode.pretrain(**ask))
+    assert (tmp_path / "run" / "backbone.safetensors").exists()
+
+
+class Fixed(nn.Module):
+    """A network that takes one size, as vision transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 8, 32)
+
+    def forward(self, x):
+        assert x.shape[-1] == 32, f"input of {x.shape[-1]} does not match 32"
+        return self.layer(x).flatten(1)
+
+
+def test_a_network_of_fixed_size_refuses_other_views_before_anything_is_written(photos, tmp_path):
+    ask = {"data": "folder:photos", "epochs": 1} | FLAGS | {"backbone": Fixed()}
+    with pytest.raises(ValueError, match="takes no 16 px images of 3 channels: input of 16 does not match 32"):
+        antipode.pretrain(out="run", overrides=FIT, **ask)
+    assert not (tmp_path / "run" / "recipe.json").exists()
+    with pytest.warns(UserWarning, match="enlarged"):
+        antipode.pretrain(out="run", overrides={"views.size": 32}, **ask)
+
+
+def test_a_folder_of_images_in_the_place_of_a_recipe_is_answered_with_what_to_write(photos, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["pretrain", "./photos"])
+    assert end.value.code == 2 and "--data folder:photos --method" in capsys.readouterr().err
+
+
+def test_the_version_can_be_asked_for(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert (end.value.code, capsys.readouterr().out.strip()) == (0, antipode.__version__)
