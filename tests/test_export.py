@@ -312,7 +312,7 @@ def test_features_go_into_two_kinds_of_files(tmp_path, name):
 
 
 def test_images_of_other_channels_are_a_sentence(slim):
-    with pytest.raises(ValueError, match=r"was trained on images of 3 channels, but .* has 5"):
+    with pytest.raises(ValueError, match=r"sees images of 3 channels, but .* has 5 channels"):
         api.embed(slim, Noise(3, channels=5))
 
 

@@ -38,7 +38,7 @@ MAY = {
         *("api", "files", "rng", "analysis", "data", "engine", "evaluation", "nets", "recipes", "reproduction"),
     },
     "listing": {"analysis", "reproduction", "methods", "engine", "data", "evaluation", "nets"},
-    "cli": {"api", "engine", "data", "listing", "reproduction"},
+    "cli": {"api", "engine", "data", "listing", "reproduction", "__version__"},
     "__main__": {"cli"},
 }
 

@@ -15,7 +15,7 @@ from antipode import dist
 from antipode.analysis import catalog as analyses
 from antipode.analysis.subject import Subject as Analysed
 from antipode.analysis.subject import named
-from antipode.data.catalog import Given, datasets, load
+from antipode.data.catalog import SETS, Given, datasets, load
 from antipode.data.splits import Splits, coloured
 from antipode.data.views import Views
 from antipode.data.views import views as make_views
@@ -32,7 +32,6 @@ from antipode.evaluation.nearest import accuracy
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Task
 from antipode.files import whole
-from antipode.recipes.datasets import DATASETS
 from antipode.reporting.page import page
 from antipode.types import Features
 
@@ -127,7 +126,7 @@ def _tell(recipe: Recipe, splits: Splits) -> None:
     if splits.channels not in (1, 3) and recipe.views.policy != "shapes":
         gone = "the views go without saturation, hue and greyscale, which are of red, green and blue"
         warnings.warn(f"images of {splits.channels} channels: {gone}", stacklevel=3)
-    if recipe.data.name not in DATASETS and 2 * splits.size <= recipe.views.size:
+    if recipe.data.name not in SETS and 2 * splits.size <= recipe.views.size:
         fit = f"--set views.size={splits.size}" + (" --set backbone.stem=small" if splits.size <= 64 else "")
         warnings.warn(
             f"images of {splits.size} px are enlarged to views of {recipe.views.size}, which takes "
@@ -332,7 +331,9 @@ def _fitting(name: str, backbone: nn.Module, splits: Splits) -> Splits:
         return splits
     if (first.in_channels, splits.channels) == (3, 1):
         return coloured(splits)
-    raise ValueError(f"{name} sees images of {first.in_channels} channels, but {splits.name} has {splits.channels}")
+    raise ValueError(
+        f"{name} sees images of {first.in_channels} channels, but {splits.name} has {splits.channels} channels"
+    )
 
 
 def analyse(

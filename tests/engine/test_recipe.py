@@ -254,9 +254,9 @@ def test_what_follows_from_a_value_follows_its_change_in_a_file_too(tmp_path):
 
 
 def test_difference_names_what_changed_and_leaves_out_what_decides_nothing():
-    old = resolve("cifar10.mocov2")
+    old = resolve("cifar10.simclr")
     assert difference(old, old) == []
-    new = resolve("cifar10.mocov2", overrides=["train.epochs=5", "method.hidden=64", "data.root=x", "train.keep=9"])
+    new = resolve("cifar10.simclr", overrides=["train.epochs=5", "method.hidden=64", "data.root=x", "train.keep=9"])
     assert difference(old, new) == ["method.hidden: null -> 64", "train.epochs: 200 -> 5"]
     assert len(difference(old, new, ignore=())) == 4
     assert "optim.predictor.lr: nothing -> 0.12" in difference(old, resolve("cifar10.byol"))

@@ -138,7 +138,7 @@ def test_two_ranks_make_the_features_of_one(tmp_path):
 WRONG = {
     "no test split": ({"test": None}, "test", "toy has no test split to score on"),
     "no labels": ({"train": replace(images(), labels=None)}, "train", "toy has no labels for its train images"),
-    "some labels": ({"train": replace(images(), labels=torch.arange(50) - 1)}, "train", "no labels"),
+    "some labels": ({"train": replace(images(), labels=torch.arange(50) - 1)}, "train", "1 of the 50 train images"),
     "one class": ({"train": replace(images(), labels=torch.zeros(50).long())}, "train", "one class only"),
 }
 
