@@ -142,7 +142,7 @@ def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
     trained, memory = time.perf_counter() - start, torch.cuda.max_memory_allocated() if cuda else 0
     rows = [row for row in run.metrics() if "loss" in row]
     speed = sorted(row["images_per_second"] for row in rows)[len(rows) // 2]
-    kept = ("loss", "spread", "rank", "uniformity", "similarity")
+    kept = ("loss", "spread", "rank", "uniformity", "similarity", "negative", "bank_drift")
     line = {
         "run": name,
         "recipe": entry.recipe,

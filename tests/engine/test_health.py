@@ -224,6 +224,24 @@ def test_methods_without_negatives_are_followed_by_their_positives():
     assert health.followed({"loss": -0.3, "positive": 0.25, "contrast": 2.0}) == ("contrast", 2.0)
 
 
+@pytest.mark.parametrize(
+    ("drift", "every", "idle"), [(1e-2, 100, False), (1e-5, 100, True), (0.0, 500, True), (0.0, 20, False)]
+)
+def test_a_bank_that_stands_still_is_told_of_and_no_reason_to_stop(drift, every, idle):
+    watch = health.Watch()
+    for step in range(0, 1001, every):
+        row = {"step": step, "loss": 0.0, "contrast": 3.0, "bank_drift": drift}
+        watch.note(row)
+    trouble = watch.trouble(row, 128)
+    assert bool(trouble) is idle
+    if idle:
+        assert (trouble.kind, trouble.fatal) == ("idle", False) and "method.tau_bank" in trouble.sentence
+        again = health.Watch()
+        again.load(watch.state())
+        assert again.trouble(row, 128) == trouble, "a run that goes on judges as before"
+    assert watch.trouble({"step": 1000, "loss": 0.0, "contrast": 3.0}, 128) is None
+
+
 def fabricated(kind):
     """A step of a run that goes wrong in one way from step 150 on."""
     even = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))

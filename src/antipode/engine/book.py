@@ -88,7 +88,7 @@ class Book:
         self.watch.note(row)
         # between two checks the last one counts, or a collapse would be told again after each
         trouble = self.watch.trouble(self.health | row, min(len(keys) * dist.world(), health.ENOUGH, keys.shape[1]))
-        if trouble and (self.job.recipe.train.on_collapse == "stop"):
+        if trouble and trouble.fatal and self.job.recipe.train.on_collapse == "stop":
             raise Interrupted(f"{trouble.sentence}; stopped because train.on_collapse=stop")
         kind = trouble.kind if trouble else ""
         if trouble and kind != self.warned and self.mine:

@@ -17,6 +17,7 @@ YOUNG = 100  # steps in which a network may still be as narrow as it was made: h
 FLAT = 0.1  # below this share of an even spread, or of the possible rank, embeddings have collapsed
 ENOUGH = 4096  # keys that are looked at: their products are a square matrix
 BLUR = 10  # logged losses that the trend is the mean of
+STILL, WHILE = 1e-4, 50  # a bank that turns less than this, as 1 - cos, in so many steps or more; 1e-2 is usual
 FAR, LOST = 1.0, 0.9  # a rise of this much, and of this share of what had been gained, is a divergence
 
 
@@ -82,10 +83,11 @@ def age(learner: Learner, images: int, step: int) -> float | None:
 
 
 class Trouble(NamedTuple):
-    """What is wrong: its name, and a sentence with the likely cause."""
+    """What is wrong: its name, a sentence with the likely cause, and whether to go on is in vain."""
 
     kind: str
     sentence: str
+    fatal: bool = True
 
 
 class Watch:
@@ -99,6 +101,7 @@ class Watch:
         self.settling, self.rows = settling, 0
         self.start = self.level = self.lowest = 0.0  # of the trend: its first value, the present one, the lowest
         self.bank: Tensor | None = None  # (K,D) unit
+        self.checked = self.span = 0  # the step at which a bank was looked at last, and the steps before that
 
     @torch.no_grad()
     def drift(self, learner: Learner) -> float | None:
@@ -111,6 +114,8 @@ class Watch:
 
     def note(self, row: dict[str, Any]) -> None:
         """Follow a row."""
+        if "bank_drift" in row:
+            self.checked, self.span = row["step"], row["step"] - self.checked
         _, value = followed(row)
         if row["step"] < self.settling or not math.isfinite(value):
             return
@@ -122,7 +127,18 @@ class Watch:
 
     def trouble(self, row: dict[str, Any], limit: int) -> Trouble | None:
         """What is wrong with a row that was noted; `limit` is min(N,D) of its keys."""
-        return complaint(row, limit, self.settling) or self._divergence(row)
+        return complaint(row, limit, self.settling) or self._divergence(row) or self._idle(row)
+
+    def _idle(self, row: dict[str, Any]) -> Trouble | None:
+        if row.get("bank_drift", 1.0) >= STILL or self.span < WHILE or row["step"] < self.settling:
+            return None
+        return Trouble(
+            "idle",
+            f"the bank's negatives stand still at step {row['step']} (drift {row['bank_drift']:.1e}): too far from the "
+            "queries to feel a gradient, they leave it to the batch's keys to repel; a higher method.tau_bank or a "
+            "lower method.bank_lr keeps them near",
+            fatal=False,
+        )
 
     def _divergence(self, row: dict[str, Any]) -> Trouble | None:
         if not self.rows or self.level - self.lowest <= max(FAR, LOST * (self.start - self.lowest)):
@@ -136,7 +152,7 @@ class Watch:
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {name: getattr(self, name) for name in ("rows", "start", "level", "lowest", "bank")}
+        return {name: getattr(self, name) for name in ("rows", "start", "level", "lowest", "bank", "checked", "span")}
 
     def load(self, state: dict[str, Any]) -> None:
         """From a checkpoint."""

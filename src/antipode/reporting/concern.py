@@ -58,7 +58,7 @@ def _health(one: Record) -> dict[str, str]:
         if "loss" not in row or any(value is None for value in row.values()):  # the log has null for what is no number
             continue
         watch.note(row)
-        last |= {key: row[key] for key in ("spread", "rank") if key in row}
+        last |= {key: row[key] for key in ("spread", "rank", "bank_drift") if key in row}
         now = watch.trouble(last | row, limit)
         if now:
             seen.setdefault(now.kind, now.sentence)
