@@ -106,7 +106,8 @@ def pretrain(
         splits = load(wanted.data.name, wanted.data.root, wanted.data.download)
     else:
         splits = load(data)
-    _tell(wanted, splits)
+    if dist.first():
+        _tell(wanted, splits)
     if module is not None:
         splits = _fitting(f"a module of one's own ({type(module).__name__})", module, splits)
     wanted = asked(images=len(splits.pretrain))  # a memory or queue may depend on their number
@@ -152,6 +153,8 @@ def _same(run: RunDir, wanted: Recipe) -> None:
     changed = difference(begun, wanted)
     if _moved(begun.data.name, wanted.data.name):  # how many images there are is compared later
         changed = [line for line in changed if not line.startswith("data.name: ")]
+        if not changed and dist.first():
+            warnings.warn(f"the images of {begun.data.name} are read from {wanted.data.name} now", stacklevel=3)
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         text = "; ".join(changed[:3])
@@ -161,7 +164,7 @@ def _same(run: RunDir, wanted: Recipe) -> None:
 def _moved(old: str, new: str) -> bool:
     """Whether two names are of one folder or pack, spelled in another way or no longer where it was."""
     (kind, _, before), (other, _, after) = old.partition(":"), new.partition(":")
-    if kind != other or kind not in ("folder", "packed"):
+    if old == new or kind != other or kind not in ("folder", "packed"):
         return False
     there, here = (Path(place).expanduser().resolve() for place in (before, after))
     return there == here or not there.exists()

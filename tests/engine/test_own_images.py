@@ -35,12 +35,14 @@ def test_a_folder_under_another_name_or_in_another_place_is_the_same_images(phot
     trained("folder:photos")
     weights = (tmp_path / "run" / "backbone.safetensors").read_bytes()
     for name in ("folder:photos/", "folder:./photos", f"folder:{photos}", "folder:photos/../photos"):
-        trained(name)
+        with pytest.warns(UserWarning, match=f"are read from {name} now"):
+            trained(name)
     shutil.copytree(photos, tmp_path / "other")
     with pytest.raises(ValueError, match="started with another recipe"):  # the run's own are where they were
         trained("folder:other")
     photos.rename(tmp_path / "elsewhere")
-    trained("folder:elsewhere")
+    with pytest.warns(UserWarning, match="are read from folder:elsewhere now"):
+        trained("folder:elsewhere")
     assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == weights
 
 
