@@ -17,7 +17,7 @@ YOUNG = 100  # steps in which a network may still be as narrow as it was made: h
 FLAT = 0.1  # below this share of an even spread, or of the possible rank, embeddings have collapsed
 ENOUGH = 4096  # keys that are looked at: their products are a square matrix
 BLUR = 10  # logged losses that the trend is the mean of
-STILL, WHILE = 1e-4, 50  # a bank that turns less than this, as 1 - cos, in so many steps or more; 1e-2 is usual
+STILL, WHILE = 1e-4, 50  # a bank that turns less than this, as 1 - cos, in so many steps or more; on shapes 1e-2 lives
 FAR, LOST = 1.0, 0.9  # a rise of this much, and of this share of what had been gained, is a divergence
 
 
@@ -135,8 +135,8 @@ class Watch:
         return Trouble(
             "idle",
             f"the bank's negatives stand still at step {row['step']} (drift {row['bank_drift']:.1e}): too far from the "
-            "queries to feel a gradient, they leave it to the batch's keys to repel; a higher method.tau_bank or a "
-            "lower method.bank_lr keeps them near",
+            "queries to feel a gradient, they hardly repel; a higher method.tau_bank or a lower method.bank_lr keeps them "
+            "near",
             fatal=False,
         )
 
