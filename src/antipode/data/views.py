@@ -6,7 +6,6 @@ N images, V views, U uniform numbers per view, C channels, H W pixels, S pixels 
 import difflib
 import inspect
 from collections.abc import Callable, Sequence
-from numbers import Integral
 from typing import Any, Self, overload
 
 import torch
@@ -36,7 +35,7 @@ def views(
     """
     if name not in POLICIES:
         raise ValueError(f"unknown policy {name!r}{_nearest(name, POLICIES)}; there are {', '.join(POLICIES)}")
-    if not isinstance(size, Integral) or size <= 0:
+    if not hasattr(size, "__index__") or size <= 0:
         raise ValueError(f"views need a size of at least 1 whole pixel, not {size!r}")
     policy = POLICIES[name]
     known = [key for key, value in inspect.signature(policy).parameters.items() if value.kind is value.KEYWORD_ONLY]

@@ -135,8 +135,8 @@ class Watch:
         return Trouble(
             "idle",
             f"the bank's negatives stand still at step {row['step']} (drift {row['bank_drift']:.1e}): too far from the "
-            "queries to feel a gradient, they hardly repel; a higher method.tau_bank or a lower method.bank_lr keeps them "
-            "near",
+            "queries to feel a gradient, they hardly repel; a higher method.tau_bank or a lower method.bank_lr keeps "
+            "them near",
             fatal=False,
         )
 
