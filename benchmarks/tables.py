@@ -137,13 +137,14 @@ def runs() -> str:
         scores = [spread(values(lines, one)) for one in protocols]
         scores.append(spread([one for line in lines if (one := folds(line))]))
         cost = ["" if first.get("beside") else f"{first['images_per_second']:,.0f}", f"{first['memory_gib']:.1f} GiB"]
-        rows.append([name, recipe, other, str(first["epochs"]), *scores, *cost, took(first), first["commit"]])
+        commits = ", ".join(dict.fromkeys(line["commit"] for line in lines))
+        rows.append([name, recipe, other, str(first["epochs"]), *scores, *cost, took(first), commits])
     return f"{where([line for lines in groups.values() for line in lines])}\n\n{table(head, rows)}"
 
 
-def scores(name: str) -> list[str]:
-    """kNN and linear-fast of a run as its recipe has it, empty where there is none."""
-    lines = grouped(accuracy()).get((name, ""), [])
+def scores(name: str, other: str = "") -> list[str]:
+    """kNN and linear-fast of a run, as its recipe has it or with other values; empty where there is none."""
+    lines = grouped(accuracy()).get((name, other), [])
     return [spread(values(lines, one)) for one in ("knn", "linear-fast")]
 
 
@@ -169,11 +170,12 @@ def rule() -> str:
     if not groups:
         return "SiMo with fewer negatives is not measured yet."
     rows = []
-    for k in (4, 16, 255):
-        found = [cell for way in ("rule", "rule-own", "plain") for cell in scores(f"simo-{k}-{way}")]
-        rows += [[str(k), *found]] if any(found) else []
+    for other in sorted({other for _, other in groups}):
+        for k in (4, 16, 255):
+            found = [cell for way in ("rule", "rule-own", "plain") for cell in scores(f"simo-{k}-{way}", other)]
+            rows += [[str(k), *found, other]] if any(found) else []
     head = ["K", "with the rule: knn", "linear-fast", "a draw for each query: knn", "linear-fast"]
-    head += ["without the rule: knn", "linear-fast"]
+    head += ["without the rule: knn", "linear-fast", "not as in the recipe"]
     return f"{where([line for lines in groups.values() for line in lines])}\n\n{table(head, rows)}"
 
 

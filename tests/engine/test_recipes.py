@@ -287,21 +287,20 @@ def test_recipes_of_the_embedded_data_sets_take_a_step(data, method):
     assert out.loss.isfinite()
 
 
-def test_mocos_family_has_mocos_crops_and_rate_on_small_images():
+def test_crops_from_a_fifth_and_for_mocos_family_its_rate_on_small_images():
     def large(name, **overrides):
         found = resolve(f"cifar10.{name}", overrides=overrides).leaves()
         return found["views.scale"] == (0.2, 1.0), found["optim.network.lr"] == 0.12 and found[
             "optim.network.warmup"
         ] == 10
 
-    for name in ("mocov1", "mocov2", "jcl", "adco", "eqco"):
+    for name in ("mocov1", "mocov2", "jcl", "adco", "eqco", "simo"):
         assert large(name) == (True, True), name
     assert large("dcl", **{"method.base": "mocov2"}) == (True, True)
-    for name in ("byol", "simsiam"):
+    for name in ("byol", "simsiam", "simclr", "dcl", "dclw"):
         assert large(name) == (True, False), name
-    for name in ("simclr", "dcl", "simo"):
-        assert large(name) == (False, False), name
-    assert large("eqco", **{"method.base": "simclr"}) == (False, False)
+    assert large("eqco", **{"method.base": "simclr"}) == (True, False)
+    assert large("msbreg")[0] is False
     assert large("mocov2", **{"views.policy": "byol"}) == (False, True)
     assert resolve("cifar10.mocov2", overrides={"train.epochs": 30}).leaves()["optim.network.warmup"] == 3
 
