@@ -4,10 +4,11 @@
     python examples/own_loop.py --method mocov2 --epochs 60
     python examples/own_loop.py --quick               a few steps, to see it run
 
-Any method, any backbone; for pictures of one's own: --data folder:PATH --policy mocov2.
+Any method, any backbone (--backbone resnet18); for pictures of one's own: --data folder:PATH --policy mocov2.
 """
 
 import argparse
+import inspect
 
 import torch
 from rich.progress import track
@@ -16,16 +17,19 @@ from torch import Tensor, nn
 import antipode
 from antipode.data.catalog import load
 from antipode.data.loader import Loader, in_order
+from antipode.data.policy import POLICIES
 from antipode.data.source import Source
 from antipode.data.splits import Splits
+from antipode.nets.backbone import RESNETS
 
 
 def main() -> None:
     """Pretrain, then score before and after."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", default="dcl", choices=antipode.list_methods())
+    parser.add_argument("--backbone", default="resnet10-slim")
     parser.add_argument("--data", default="shapes")
-    parser.add_argument("--policy", default="shapes")
+    parser.add_argument("--policy", default="shapes", choices=list(POLICIES))
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=0.2)
@@ -34,12 +38,14 @@ def main() -> None:
     torch.manual_seed(0)
 
     splits = load(args.data)
-    learner = antipode.build(args.method, "resnet10-slim", stem="half", channels=splits.channels, **small(args.method))
+    stem = "half" if args.backbone in RESNETS else None  # images are small; others have a stem of their own
+    learner = antipode.build(args.method, args.backbone, stem=stem, channels=splits.channels, **small(args.method))
     learner.to(memory_format=torch.channels_last)
     look = antipode.views("shapes-eval" if args.policy == "shapes" else "eval", size=splits.size)
     print(f"untrained: {score(learner.backbone, look, splits):.1f} % kNN")
 
-    make = antipode.views(args.policy, size=splits.size, **({} if args.policy == "byol" else {"views": learner.views}))
+    counted = "views" in inspect.signature(POLICIES[args.policy]).parameters  # multi-crop has a number of its own
+    make = antipode.views(args.policy, size=splits.size, **({"views": learner.views} if counted else {}))
     loader = Loader(splits.pretrain, make, batch=args.batch, epochs=args.epochs, seed=0, workers=0)
     total = 4 if args.quick else loader.total
     optimiser = torch.optim.SGD(learner.param_groups(), lr=args.lr, momentum=0.9, weight_decay=1e-4, nesterov=True)

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.distributed as process
 
+from antipode import dist
 from antipode import functional as A
 from antipode.core import passes
-from antipode.nets.norm import BatchNorm
 from antipode.types import Batch
 from tests.toys import VARIANTS, batch, make, optimiser
 
@@ -55,11 +55,7 @@ def run(variant, rank, world):
         optim.step()
         learner.after_step(out)
         record[f"loss {step}"] = averaged(out.loss.detach().clone(), world)
-    groups = {m.groups for m in learner.modules() if isinstance(m, BatchNorm)}
-    state = learner.state_dict()
-    # with several groups each rank tracks its own: torch's running statistics are not shared either
-    record |= {f"state {k}": v for k, v in state.items() if "running_" not in k or groups == {1}}
-    return record
+    return record | {f"state {name}": value for name, value in learner.state_dict().items()}
 
 
 def vectors():
@@ -77,6 +73,22 @@ def functional(name, rank, world):
     loss = LOSSES[name](*(z[rows] @ weight for z in vectors()), world > 1)
     (gradient,) = torch.autograd.grad(loss, weight)
     return {"loss": averaged(loss.detach().clone(), world), "gradient": averaged(gradient, world)}
+
+
+def gathered():
+    """The gradient of two gathers that one sum hands the same tensor to."""
+    x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    ((dist.gather(x) + dist.gather(y)) * torch.arange(4.0)).sum().backward()
+    return {"x": x.grad, "y": y.grad}
+
+
+def refused(rank):
+    """What a rank says to a batch that is larger than the other's."""
+    z = torch.randn(3 + rank, 5)
+    try:
+        A.dcl(z, z, tau=0.2, gather=True)
+    except ValueError as error:
+        return str(error)
 
 
 def under_ddp(variant):
@@ -115,6 +127,7 @@ def everything(rank, world):
     torch.set_num_threads(1)
     records = {variant: run(variant, rank, world) for variant in VARIANTS}
     if world > 1:
+        records |= {"gathered": gathered(), "refused": refused(rank)}
         records |= {f"ddp {variant}": under_ddp(variant) for variant in DDP}
         records |= {f"at once {variant}": at_once(variant, rank, world) for variant in ONCE}
     return records | {f"functional {name}": functional(name, rank, world) for name in LOSSES}
@@ -158,6 +171,17 @@ def test_torchs_own_ddp_gives_the_same_losses(records, variant):
     one, first, _ = records
     for key, value in first[f"ddp {variant}"].items():
         assert torch.allclose(value, one[variant][key], rtol=1e-9), key
+
+
+def test_gathers_that_share_a_gradient_leave_it_alone(records):
+    for rank, record in enumerate(records[1:]):
+        expected = 2 * torch.arange(4.0, dtype=torch.float64).chunk(2)[rank]  # of both ranks' losses
+        assert torch.equal(record["gathered"]["x"], expected) and torch.equal(record["gathered"]["y"], expected)
+
+
+def test_unequal_batches_are_refused_on_every_rank(records):
+    sentence = "all ranks must hold equally many vectors of one size, but ranks 0 to 1 hold 3 x 5, 4 x 5"
+    assert [record["refused"] for record in records[1:]] == [sentence, sentence]
 
 
 def test_a_gather_without_gradient_would_be_noticed():

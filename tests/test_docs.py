@@ -47,6 +47,18 @@ def test_examples_run(example):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_loop_of_ones_own_takes_any_method_policy_and_backbone():
+    words = "--method msbreg --policy byol --backbone resnet10-slimx2 --batch 32 --quick".split()
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "own_loop.py", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0 and "msbreg: " in done.stdout, done.stderr
+
+
 def test_the_results_page_says_what_was_measured():
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"], capture_output=True, text=True, check=False

@@ -1,5 +1,8 @@
 """Wrong input ends in one clear sentence."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
@@ -64,6 +67,34 @@ FUNCTIONAL = {
     "negative labels": lambda: A.knn(Z, torch.arange(6) - 1, Z, k=2),
     "kNN tau 0": lambda: A.knn(Z, torch.zeros(6).long(), Z, k=2, tau=0),
     "a bound without negatives": lambda: A.mi_lower_bound(1.0, 0),
+    "a bound with alpha a text": lambda: A.mi_lower_bound(1.0, 5, alpha="5"),
+    "numpy views": lambda: A.nt_xent(Z.numpy(), Z.numpy(), tau=0.1),
+    "a numpy view": lambda: A.byol(Z, Z.numpy()),
+    "a numpy target": lambda: A.simsiam(Z, Z.numpy()),
+    "numpy queries": lambda: A.info_nce(Z.numpy(), Z, Q, tau=0.1),
+    "numpy negatives": lambda: A.jcl(Z, Z[None], Q.numpy(), tau=0.1, strength=1.0),
+    "numpy centroids": lambda: A.centroid(Z[None].numpy(), Z[None].numpy()),
+    "a numpy regulariser": lambda: A.singular_value(Z.numpy()),
+    "a list of vectors": lambda: A.uniformity(Z.tolist()),
+    "complex queries": lambda: A.info_nce(Z + 0j, Z, Q, tau=0.1),
+    "a complex regulariser": lambda: A.brownian(Z + 0j),
+    "complex features": lambda: A.knn(Z + 0j, torch.zeros(6).long(), Z, k=2),
+    "three query axes": lambda: A.info_nce(Z[None], Z, Q, tau=0.1),
+    "no queries": lambda: A.info_nce(Z[:0], Z[:0], Q, tau=0.1),
+    "tau a number in quotes": lambda: A.dclw(Z, Z, tau=".1"),
+    "two numpy taus": lambda: A.nt_xent(Z, Z, tau=np.array([0.1, 0.2])),
+    "two taus": lambda: A.info_nce(Z, Z, Q, tau=torch.tensor([0.1, 0.2])),
+    "alpha a number in quotes": lambda: A.nt_xent(Z, Z, tau=0.1, alpha="65536"),
+    "alpha of a queue in quotes": lambda: A.info_nce(Z, Z, Q, tau=0.1, alpha="65536"),
+    "sigma a text": lambda: A.dclw(Z, Z, tau=0.1, sigma="a"),
+    "strength a text": lambda: A.jcl(Z, Z[None], Q, tau=0.1, strength="1"),
+    "k a fraction": lambda: A.knn(Z, torch.zeros(6).long(), Z, k=5.0),
+    "classes a fraction": lambda: A.knn(Z, torch.zeros(6).long(), Z, k=2, classes=4.0),
+    "labels in a list": lambda: A.knn(Z, [0] * 6, Z, k=2),
+    "labels of numpy": lambda: A.knn(Z, np.zeros(6, dtype=int), Z, k=2),
+    "features without a number": lambda: A.knn(Z[:, :0], torch.zeros(6).long(), Z[:, :0], k=2),
+    "a kNN tau in quotes": lambda: A.knn(Z, torch.zeros(6).long(), Z, k=2, tau=".1"),
+    "votes beyond float64": lambda: A.knn(Z, torch.zeros(6).long(), Z, k=2, tau=0.001),
 }
 
 PARTS = {
@@ -121,6 +152,19 @@ PARTS = {
     "three views one way": lambda: build("custom", Tiny(), pairing="one-way", views=3),
     "an unknown pairing": lambda: build("custom", Tiny(), pairing="circle"),
     "an unknown coupling": lambda: build("custom", Tiny(), coupling="loose"),
+    "no backbone": lambda: build("simclr", None),
+    "half a place in a queue": lambda: build("mocov2", Tiny(), queue=2.5),
+    "a queue in quotes": lambda: build("mocov2", Tiny(), queue="64"),
+    "a weight that is no number": lambda: build("msbreg", Tiny(), singular_value=math.nan),
+    "a weight without end": lambda: build("msbreg", Tiny(), uniform=math.inf),
+    "a negative weight": lambda: build("msbreg", Tiny(), brownian=-1),
+    "a negative weight of one's own": lambda: build("custom", Tiny(), uniform=-1.0),
+    "a negative rate of the bank": lambda: build("adco", Tiny(), bank=8, bank_lr=-1),
+    "a bank's momentum of one": lambda: build("adco", Tiny(), bank=8, bank_momentum=1.0),
+    "a strength of JCL without end": lambda: build("jcl", Tiny(), queue=8, strength=math.inf),
+    "progress below 0": lambda: make("byol").before_step(-0.1),
+    "progress beyond the end": lambda: make("byol").before_step(1.5),
+    "progress that is no number": lambda: make("simclr").before_step(math.nan),
 }
 
 BATCHES = {
@@ -163,6 +207,42 @@ def test_every_preset_says_what_is_wrong_with_its_temperature():
         if method not in ("byol", "simsiam", "msbreg"):
             with pytest.raises(ValueError, match="tau"):
                 make(method, tau=-0.1)
+
+
+SAID = {
+    "three query axes": r"queries are \(N,D\) .* got \(1, 6, 4\)",
+    "numpy views": "tensors of real numbers, not numpy.ndarray",
+    "no images": "at least one image",
+    "labels in a list": "tensors of real numbers, not list",
+    "complex queries": "not torch.complex64",
+    "k a fraction": "k is a whole number, not 5.0",
+    "alpha a number in quotes": "alpha is a number, not '65536'",
+    "votes beyond float64": "tau 0.001 is too small",
+    "half a place in a queue": "mocov2's queue is a whole number, not 2.5",
+    "no backbone": "a name or a module, not None",
+    "progress beyond the end": r"\[0,1\], got 1.5",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_refusal_says_what_is_wrong(name):
+    with pytest.raises(ValueError, match=SAID[name]):
+        (FUNCTIONAL | PARTS)[name]()
+
+
+def test_an_endless_strength_is_not_called_negative():
+    with pytest.raises(ValueError, match="finite number of 0 or more, got inf"):
+        A.jcl(Z, Z[None], Q, tau=0.1, strength=math.inf)
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert A.dcl(Z, Q[:6], tau=np.float32(0.5)) == A.dcl(Z, Q[:6], tau=0.5)
+    assert build("simclr", Tiny(), dim=np.int64(5), tau=np.float64(0.2)).objective.tau == 0.2
+
+
+def test_training_begins_at_progress_0_and_ends_at_1():
+    for progress in (0, 0.5, 1.0):
+        make("byol").before_step(progress)
 
 
 def test_one_image_is_enough_without_negatives_from_the_batch():

@@ -147,6 +147,45 @@ def test_products_ignore_the_callers_precision_settings():
     assert torch.equal(exact, relaxed)
 
 
+LEARNED = {
+    "nt_xent": lambda a, b, n, tau: A.nt_xent(a, b, tau=tau),
+    "dcl": lambda a, b, n, tau: A.dcl(a, b, tau=tau),
+    "dclw": lambda a, b, n, tau: A.dclw(a, b, tau=tau),
+    "npc_multiplier": lambda a, b, n, tau: A.npc_multiplier(a, b, tau=tau).mean(),
+    "info_nce": lambda a, b, n, tau: A.info_nce(a, torch.stack([b, a]), n, tau=tau),
+    "jcl": lambda a, b, n, tau: A.jcl(a, torch.stack([b, a]), n, tau=tau, strength=2.0),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_temperature_is_one_number_whatever_its_axes(name):
+    vectors, loss = (*close_views(3.0), unit(torch.randn(K, D))), LEARNED[name]
+    learned = torch.tensor(0.3, requires_grad=True)
+    value = loss(*vectors, learned)
+    (slope,) = torch.autograd.grad(value, learned)
+    assert torch.allclose(value, loss(*vectors, 0.3), rtol=1e-5) and slope != 0
+    for shape in ((1,), (1, 1), (1, 1, 1)):
+        tau = torch.full(shape, 0.3, requires_grad=True)
+        found = loss(*vectors, tau)
+        (gradient,) = torch.autograd.grad(found, tau)
+        assert torch.equal(found, value) and torch.equal(gradient, slope.expand(shape))
+
+
+def test_uniformity_of_vectors_far_apart_is_their_distance():
+    x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
+    for t in (2.0, 30.0, 300.0):
+        value = A.uniformity(x, t=t)
+        value.backward()
+        assert value.item() == pytest.approx(-4 * t) and x.grad.isfinite().all()
+
+
+def test_the_smallest_temperature_of_knn_gives_finite_votes():
+    train, labels = torch.eye(4), torch.arange(4)
+    votes = A.knn(train, labels, train, k=2, tau=1 / 700)
+    assert votes.isfinite().all() and torch.equal(votes.argmax(1), labels)
+    assert torch.allclose(votes.diagonal().log(), torch.tensor(700.0).double())
+
+
 class Peak(TorchDispatchMode):
     """The most bytes alive at once in tensors made inside, and the largest single one."""
 

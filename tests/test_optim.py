@@ -324,6 +324,15 @@ def test_a_broken_gradient_is_not_hidden_by_clipping():
     assert not clip(p, 1.0).isfinite() and not p[0].grad.isfinite().all()
 
 
+@pytest.mark.parametrize("broken", [[math.inf, 1.0], [math.nan, 1.0], [3e30, 3e30], [-math.inf, math.inf]])
+def test_clipping_by_a_norm_that_is_not_finite_leaves_no_finite_gradient(broken):
+    p = [torch.zeros(2, requires_grad=True), torch.zeros(3, requires_grad=True)]
+    p[0].grad, p[1].grad = torch.tensor(broken), torch.ones(3)
+    assert not clip(p, None).isfinite() and torch.equal(p[1].grad, torch.ones(3))  # None only measures
+    assert not clip(p, 1.0).isfinite()
+    assert all(w.grad.isnan().all() for w in p)
+
+
 ONE = weights()
 WRONG = {
     "an unknown name": lambda: make(ONE, name="adam", lr=0.1),
@@ -341,6 +350,12 @@ WRONG = {
     "an unknown variant": lambda: make(ONE, name="lars", lr=0.1, variant="before"),
     "trust in sgd": lambda: make(ONE, name="sgd", lr=0.1, trust=0.02),
     "a variant of adamw": lambda: make(ONE, name="adamw", lr=0.1, variant="inside"),
+    "an unknown variant of one group": lambda: Lars([{"params": ONE, "variant": "beside"}], lr=0.1),
+    "a negative rate of one group": lambda: Lars([{"params": ONE, "lr": -0.1}], lr=0.1),
+    "a negative decay of a later group": lambda: Lars(ONE[:1], lr=0.1).add_param_group(
+        {"params": ONE[1:], "weight_decay": -1.0}
+    ),
+    "no trust in a later group": lambda: Lars(ONE[:1], lr=0.1).add_param_group({"params": ONE[1:], "trust": 0.0}),
     "clipping to nothing": lambda: clip(ONE, 0.0),
     "another number of groups": lambda: make(ONE, name="sgd", lr=0.1, exclude=True).load_state_dict(
         make(ONE, name="sgd", lr=0.1).state_dict()

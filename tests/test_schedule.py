@@ -198,6 +198,15 @@ WRONG = {
 }
 
 
+def test_lists_are_taken_as_tuples():
+    for epoch, factor in ((0, 1.0), (2, 0.5), (3, 0.1), (9, 0.1)):
+        assert steps(epoch, [2, 3], [0.5, 0.1]) == factor
+    listed = Schedule(name="steps", epochs=5, at=[2, 3], factors=[0.5, 0.1])
+    assert listed == Schedule(name="steps", epochs=5, at=(2, 3), factors=(0.5, 0.1)) and hash(listed)
+    with pytest.raises(ValueError, match="2 epochs to fall at need as many factors or one, got 1"):
+        Schedule(name="steps", epochs=5, at=[2, 3], factors=[0.5])
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_schedules_end_in_a_sentence(case):
     with pytest.raises(ValueError, match=r"^\S+ .* \S+$") as error:

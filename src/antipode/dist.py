@@ -130,9 +130,30 @@ def parallel(net: nn.Module, unused: bool) -> nn.Module:
 
 
 def gather(x: Tensor) -> Tensor:
-    """The rows of all ranks, (W*N,...) from (N,...) each, rank 0 first; gradients return to the rank they belong to."""
-    rows: Tensor = x if world() == 1 else _gather(x)
+    """The rows of all ranks, (W*N,...) from (N,...) each, rank 0 first; gradients return to the rank they belong to.
+
+    All ranks must hold equal shapes. On a CPU that is seen to first; on a GPU it would make the host wait for the
+    device, so there unequal ranks end as the backend ends them.
+    """
+    if world() == 1:
+        return x
+    if x.is_cpu and not torch.compiler.is_compiling():
+        _check_equal(x)
+    rows: Tensor = _gather(x)
     return rows
+
+
+def _check_equal(x: Tensor) -> None:
+    """Refuse, on every rank, rows of which some rank holds more than another."""
+    own = torch.tensor([len(x), x.numel() // max(len(x), 1)])
+    each = [torch.empty_like(own) for _ in range(world())]
+    process.all_gather(each, own)
+    sizes = torch.stack(each).tolist()
+    if any(size != sizes[0] for size in sizes):
+        held = ", ".join(f"{rows} x {numbers}" for rows, numbers in sizes)
+        raise ValueError(
+            f"all ranks must hold equally many vectors of one size, but ranks 0 to {world() - 1} hold {held}"
+        )
 
 
 def total(x: Tensor) -> Tensor:
@@ -144,6 +165,22 @@ def total(x: Tensor) -> Tensor:
 def mean(x: Tensor) -> Tensor:
     """The mean over ranks, without gradient."""
     return x if world() == 1 else total(x.detach()) / world()
+
+
+@torch.no_grad()
+def level(net: nn.Module) -> None:
+    """Give all ranks the mean of the running statistics that each has tracked of its own groups (nets/norm.py).
+
+    They are a sum over steps, so the mean over ranks, taken after every step, is what one process has.
+    """
+    if world() == 1:
+        return
+    grouped = [part for part in net.modules() if "running_mean" in part._buffers and getattr(part, "groups", 1) > 1]
+    kept: list[Tensor] = [getattr(part, name) for part in grouped for name in ("running_mean", "running_var")]
+    if kept:
+        flat = mean(torch.cat([buffer.flatten() for buffer in kept]))  # one transfer for all layers
+        for buffer, values in zip(kept, torch.split(flat, [buffer.numel() for buffer in kept]), strict=True):
+            buffer.copy_(values)
 
 
 def mine(x: Tensor) -> Tensor:
@@ -160,7 +197,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        grad = grad.contiguous()
+        grad = grad.clone(memory_format=torch.contiguous_format)  # it may belong to another branch of the graph too
         process.all_reduce(grad)
         return mine(grad)
 

@@ -8,6 +8,8 @@ whole batch. All ranks must hold equally many images.
 """
 
 import math
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,36 +21,37 @@ from antipode.core.negatives import InBatch
 from antipode.core.objective import Contrast
 from antipode.core.objective import centroid as mean_direction
 from antipode.core.scores import precise, product, raised, unit
-from antipode.types import Pair, Terms
+from antipode.types import Pair, Terms, fitted
 
 # Contrast within the batch
 
 
 def nt_xent(z0: Tensor, z1: Tensor, *, tau: float | Tensor, alpha: float | None = None, gather: bool = False) -> Tensor:
     """SimCLR's loss of two views (N,D) each, over 2N anchors; `alpha` applies EqCo's rule with K = 2N-2."""
-    with precise(z0.device):
-        margin = forms.no_margin if alpha is None else forms.eqco(alpha)
+    with _exact(z0, z1):
+        margin = forms.no_margin if alpha is None else forms.eqco(fitted("alpha", alpha, float))
         return forms.coupled(_batch_terms(z0, z1, tau, gather, margin)).mean()
 
 
 def dcl(z0: Tensor, z1: Tensor, *, tau: float | Tensor, gather: bool = False) -> Tensor:
     """DCL's loss of two views (N,D) each: one log-sum-exp over both views of all other images."""
-    with precise(z0.device):
+    with _exact(z0, z1):
         return forms.decoupled(_batch_terms(z0, z1, tau, gather)).mean()
 
 
 def dclw(z0: Tensor, z1: Tensor, *, tau: float | Tensor, sigma: float = 0.5, gather: bool = False) -> Tensor:
     """DCLW's loss of two views (N,D) each; the weight of the positive carries no gradient."""
-    if not sigma > 0:
+    if not fitted("sigma", sigma, float) > 0:
         raise ValueError(f"sigma must be positive, got {sigma}")
-    with precise(z0.device):
+    tau = _temperature(tau)
+    with _exact(z0, z1):
         terms = _batch_terms(z0, z1, tau, gather)
         return forms.weighted(tau / sigma, gather=gather)(terms).mean()
 
 
 def npc_multiplier(z0: Tensor, z1: Tensor, *, tau: float | Tensor) -> Tensor:
     """DCL's q_B of each anchor (2N,), views z0 first: grad SimCLR = q_B grad DCL."""
-    with precise(z0.device):
+    with _exact(z0, z1):
         return forms.multiplier(_batch_terms(z0, z1, tau, gather=False))
 
 
@@ -57,7 +60,7 @@ def _batch_terms(
 ) -> Terms:
     """The three numbers of all 2N anchors, z0's first."""
     _views(z0, z1)
-    _temperature(tau)
+    tau = _temperature(tau)
     first, second = unit(z0), unit(z1)
     query, keys = torch.cat([first, second]), torch.cat([second, first])[None]
     ranks = dist.world() if gather else 1
@@ -74,15 +77,18 @@ def _batch_terms(
     return Contrast(InBatch("all"), tau=tau, margin=margin).terms(pair)
 
 
-def _temperature(tau: float | Tensor) -> None:
-    """Refuse what is no temperature; on a GPU nobody waits to see what a tensor holds."""
-    if not hasattr(tau, "__float__"):
-        raise ValueError(f"tau is one positive number, not {tau!r}")
-    if isinstance(tau, Tensor) and (tau.numel() != 1 or not tau.is_floating_point()):
-        raise ValueError(f"tau is one positive number, not a tensor {tuple(tau.shape)} of {tau.dtype}")
+def _temperature(tau: float | Tensor) -> float | Tensor:
+    """A number, or a tensor () of one; on a GPU nobody waits to see what a tensor holds."""
+    if isinstance(tau, Tensor):
+        if tau.numel() != 1 or not tau.is_floating_point():
+            raise ValueError(f"tau is one positive number, not a tensor {tuple(tau.shape)} of {tau.dtype}")
+        tau = tau.reshape(())
+    else:
+        fitted("tau", tau, float)
     seen = not isinstance(tau, Tensor) or (tau.is_cpu and not torch.compiler.is_compiling())
     if seen and not 0 < tau < torch.inf:
         raise ValueError(f"tau must be positive, got {float(tau)}")
+    return tau
 
 
 # Contrast with given negatives
@@ -103,10 +109,10 @@ def info_nce(
     """
     if decoupled and alpha is not None:
         raise ValueError("alpha on a decoupled loss only adds a constant: choose one of the two")
-    with precise(query.device):
+    with _exact(query, keys, negatives):
         scores, repel = _queue_terms(query, keys, negatives, tau)
         if alpha is not None:
-            repel = repel + forms.eqco(alpha)(repel.new_tensor(float(len(negatives))))
+            repel = repel + forms.eqco(fitted("alpha", alpha, float))(repel.new_tensor(float(len(negatives))))
         terms = Terms(scores, scores, repel[:, None])
         return (forms.decoupled if decoupled else forms.coupled)(terms).mean()
 
@@ -116,9 +122,9 @@ def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float | Tensor, 
 
     `strength` is lambda at the 1/(2 tau^2) scale; 0 gives InfoNCE against the mean key.
     """
-    if not 0 <= strength < torch.inf:
-        raise ValueError(f"strength must not be negative, got {strength}")
-    with precise(query.device):
+    if not 0 <= fitted("strength", strength, float) < torch.inf:
+        raise ValueError(f"strength is a finite number of 0 or more, got {strength}")
+    with _exact(query, keys, negatives):
         scores, repel = _queue_terms(query, keys, negatives, tau)
         attract, bound = forms.gaussian(scores, strength)
         return forms.coupled(Terms(attract, bound, repel)).mean()
@@ -126,15 +132,17 @@ def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float | Tensor, 
 
 def _queue_terms(query: Tensor, keys: Tensor, negatives: Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
     """Positive scores / tau (N,M) and repel (N,)."""
-    _temperature(tau)
+    tau = _temperature(tau)
+    if query.ndim != 2 or 0 in query.shape:
+        raise ValueError(f"queries are (N,D) with at least one image and one number, got {tuple(query.shape)}")
     given = tuple(keys.shape)
-    keys = keys[None] if keys.ndim == query.ndim == 2 else keys
-    if query.ndim != 2 or keys.ndim != 3 or keys.shape[1:] != query.shape or not keys.shape[0]:
+    keys = keys[None] if keys.ndim == 2 else keys
+    if keys.ndim != 3 or keys.shape[1:] != query.shape or not keys.shape[0]:
         raise ValueError(f"keys {given} do not fit queries {tuple(query.shape)}: (N,D) or (M,N,D)")
     if negatives.ndim != 2 or negatives.shape[1] != query.shape[1]:
         raise ValueError(f"negatives {tuple(negatives.shape)} do not fit queries {tuple(query.shape)}: (K,D)")
-    if not negatives.numel() or not query.numel():
-        raise ValueError(f"a contrast needs queries and negatives, got {len(query)} and {len(negatives)}")
+    if not len(negatives):
+        raise ValueError(f"a contrast needs at least one negative, got {tuple(negatives.shape)}")
     query, keys = unit(query), unit(keys)
     scores = product(query, raised(negatives).to(query.dtype))
     return (query * keys).sum(-1).T / tau, torch.logsumexp(scores / tau, 1)
@@ -150,6 +158,7 @@ def byol(prediction: Tensor, target: Tensor) -> Tensor:
 
 def simsiam(prediction: Tensor, target: Tensor) -> Tensor:
     """SimSiam's mean of -cos of predictions and targets (N,D); the target is detached."""
+    _views(prediction, target)
     return -_cosine(prediction, target.detach())
 
 
@@ -158,6 +167,7 @@ def centroid(online: Tensor, target: Tensor) -> Tensor:
 
     The sum over both directions of 2 - 2 cos; with V = 2 it is BYOL's symmetric loss.
     """
+    _real(online, target)
     if online.ndim != 3 or online.shape != target.shape or 0 in online.shape or len(online) % 2:
         raise ValueError(f"centroids need (V,N,D) twice with V even, got {tuple(online.shape)}, {tuple(target.shape)}")
     half = len(online) // 2
@@ -170,7 +180,7 @@ def centroid(online: Tensor, target: Tensor) -> Tensor:
 
 def _cosine(x: Tensor, y: Tensor) -> Tensor:
     _views(x, y)
-    with precise(x.device):
+    with _exact(x, y):
         return (unit(x) * unit(y)).sum(-1).mean()
 
 
@@ -179,7 +189,7 @@ def _cosine(x: Tensor, y: Tensor) -> Tensor:
 
 def singular_value(z: Tensor) -> Tensor:
     """MSBReg's || (d/n) Z'Z - I ||^2 of embeddings (N,D), or its mean over views (V,N,D)."""
-    with precise(z.device):
+    with _exact(z):
         return torch.stack([_spread_of(view) for view in unit(_stacked(z))]).mean()
 
 
@@ -192,7 +202,7 @@ def brownian(z: Tensor, generator: torch.Generator | None = None) -> Tensor:
 
     z is (N,D) or (V,N,D).
     """
-    with precise(z.device):
+    with _exact(z):
         views = unit(_stacked(z))
         where = "cpu" if generator is None else generator.device
         # float32 whatever z is: one generator state gives one kick
@@ -211,7 +221,8 @@ def _stacked(z: Tensor) -> Tensor:
 
 def mi_lower_bound(loss: Tensor | float, negatives: int, alpha: float | None = None) -> Tensor | float:
     """EqCo's empirical bound on mutual information: log(1+K) - loss, with EqCo's rule log(1+alpha) - loss."""
-    if negatives < 1 or (alpha is not None and not alpha > 0):
+    fitted("alpha", alpha, float | None)
+    if fitted("negatives", negatives, float) < 1 or (alpha is not None and not alpha > 0):
         raise ValueError(f"the bound needs at least one negative and a positive alpha, got {negatives} and {alpha}")
     return math.log1p(negatives if alpha is None else alpha) - loss
 
@@ -219,18 +230,25 @@ def mi_lower_bound(loss: Tensor | float, negatives: int, alpha: float | None = N
 def alignment(x: Tensor, y: Tensor) -> Tensor:
     """Wang & Isola's mean |x-y|^2 over positive pairs (N,D), scaled to length one."""
     _views(x, y)
-    with precise(x.device):
+    with _exact(x, y):
         return ((unit(x) - unit(y)) ** 2).sum(-1).mean()
 
 
 def uniformity(x: Tensor, t: float = 2) -> Tensor:
     """Wang & Isola's log mean exp(-t |x_i-x_j|^2) over pairs i < j of vectors (N,D), scaled to length one."""
+    _real(x)
     if x.ndim != 2 or len(x) < 2 or not x.shape[1]:
         raise ValueError(f"uniformity needs at least two vectors (N,D), got {tuple(x.shape)}")
-    with precise(x.device):
+    with _exact(x):
         z = unit(x)
-        own = torch.arange(len(z), device=z.device)
-        return regularise.potential(z, z, own, own, t).log()
+        energy = energies(z, z, torch.arange(len(z), device=z.device), t)
+        return torch.logsumexp(energy.flatten(), 0) - math.log(len(z) * (len(z) - 1))
+
+
+def energies(x: Tensor, others: Tensor, own: Tensor, t: float) -> Tensor:
+    """-t |x-y|^2 (N,P) of unit x (N,D) and y (P,D), with x's own places (N,) among them at -inf."""
+    itself = own[:, None] == torch.arange(len(others), device=own.device)
+    return (-t * (2 - 2 * product(x, others)).clamp(min=0)).masked_fill(itself, -torch.inf)
 
 
 def knn(
@@ -245,29 +263,45 @@ def knn(
     """Class votes (N,C) for test features (N,D) from the k nearest of train (B,D) by cosine, labels (B,).
 
     A neighbour weighs exp(similarity/tau), or one vote each with tau=None. Exact, in pieces: train is never copied as a
-    whole. The work is done where test lies; train may lie elsewhere.
+    whole. The work is done where test lies; train may lie elsewhere. A vote of k exp(1/tau) must fit into float64.
     """
-    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or labels.shape != train.shape[:1]:
-        shapes = f"{tuple(train.shape)}, {tuple(labels.shape)} and {tuple(test.shape)}"
-        raise ValueError(f"kNN needs train (B,D), labels (B,) and test (N,D), got {shapes}")
-    if not 1 <= k <= len(train):
-        raise ValueError(f"k must lie between 1 and the {len(train)} train features, got {k}")
-    if tau is not None and not tau > 0:
-        raise ValueError(f"tau must be positive or None, got {tau}")
-    if labels.is_floating_point():
-        raise ValueError(f"labels are whole numbers, not {labels.dtype}")
-    least, most = int(labels.min()), int(labels.max())
-    classes = most + 1 if classes is None else classes
-    if least < 0 or most >= classes:
-        raise ValueError(f"labels {least} to {most} do not fit {classes} classes")
-    with torch.no_grad(), precise(test.device):
-        # float64 where k exp(1/tau) would leave float32
-        wide = torch.float64 if tau is not None and 1 / tau + math.log(k) > 87 else raised(test).dtype
+    classes = _check_knn(train, labels, test, k, classes)
+    largest = math.log(k) if tau is None else _largest(k, tau)
+    with torch.no_grad(), _exact(test):
+        wide = torch.float64 if largest > 87 else raised(test).dtype  # exp(88) leaves float32
         near, index = _nearest(train, unit(test.to(wide)), k)
         if near[:, :1].isnan().any():
             raise ValueError("kNN needs features that are numbers, and some are infinite or not a number")
         weight = torch.ones_like(near) if tau is None else (near / tau).exp()
         return near.new_zeros(len(test), classes).scatter_add_(1, labels.long().to(near.device)[index], weight)
+
+
+def _check_knn(train: Tensor, labels: Tensor, test: Tensor, k: int, classes: int | None) -> int:
+    """The number of classes, once everything fits together."""
+    _real(train, labels, test)
+    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or labels.shape != train.shape[:1]:
+        shapes = f"{tuple(train.shape)}, {tuple(labels.shape)} and {tuple(test.shape)}"
+        raise ValueError(f"kNN needs train (B,D), labels (B,) and test (N,D), got {shapes}")
+    if not train.shape[1]:
+        raise ValueError(f"kNN needs features of at least one number, got {tuple(train.shape)}")
+    if not 1 <= fitted("k", k, int) <= len(train):
+        raise ValueError(f"k must lie between 1 and the {len(train)} train features, got {k}")
+    if labels.is_floating_point():
+        raise ValueError(f"labels are whole numbers, not {labels.dtype}")
+    least, most = int(labels.min()), int(labels.max())
+    found = most + 1 if fitted("classes", classes, int | None) is None else int(classes or 0)
+    if least < 0 or most >= found:
+        raise ValueError(f"labels {least} to {most} do not fit {found} classes")
+    return found
+
+
+def _largest(k: int, tau: float) -> float:
+    """The logarithm of the largest vote, k exp(1/tau)."""
+    if not fitted("tau", tau, float) > 0:
+        raise ValueError(f"tau must be positive or None, got {tau}")
+    if 1 / tau + math.log(k) > 709:
+        raise ValueError(f"tau {tau:g} is too small: {k} votes of exp(1/tau) leave float64, which ends at exp(709)")
+    return 1 / tau + math.log(k)
 
 
 PIECE = 1 << 25  # numbers of one piece: 128 MiB in float32, small beside any bank that is worth cutting
@@ -293,7 +327,21 @@ def _nearest(train: Tensor, query: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _views(z0: Tensor, z1: Tensor) -> None:
-    if z0.ndim != 2 or z0.shape != z1.shape or 0 in z0.shape:
+    _real(z0, z1)
+    if z0.ndim != 2 or z0.shape != z1.shape:
         raise ValueError(f"two views (N,D) of one shape are needed, got {tuple(z0.shape)} and {tuple(z1.shape)}")
-    if z0.is_complex() or z1.is_complex():
-        raise ValueError(f"views are real numbers, not {z0.dtype} and {z1.dtype}")
+    if 0 in z0.shape:
+        raise ValueError(f"two views (N,D) need at least one image and one number, got {tuple(z0.shape)}")
+
+
+def _exact(*vectors: Tensor) -> AbstractContextManager[Any]:
+    """A region of full precision where the vectors lie, once they are known to be tensors."""
+    _real(*vectors)
+    return precise(vectors[0].device)
+
+
+def _real(*vectors: Tensor) -> None:
+    for x in vectors:
+        if not isinstance(x, Tensor) or x.is_complex():
+            kind = str(x.dtype) if isinstance(x, Tensor) else f"{type(x).__module__}.{type(x).__qualname__}"
+            raise ValueError(f"vectors and labels are tensors of real numbers, not {kind.removeprefix('builtins.')}")

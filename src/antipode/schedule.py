@@ -4,6 +4,7 @@ Steps and epochs come in as whole numbers: a float progress such as 120/200 may 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -23,12 +24,12 @@ def cosine(progress: float, floor: float = 0.0) -> float:
     return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def steps(epoch: int, at: tuple[int, ...], factors: float | tuple[float, ...] = 0.1) -> float:
+def steps(epoch: int, at: Sequence[int], factors: float | Sequence[float] = 0.1) -> float:
     """One number multiplies at each of the epochs (MoCo v1: .1 at 120, 160); several are the factor from each epoch on
     (Inv. Spread: .1, .05, .01 from 120, 160, 200). Epochs count from 0.
     """
     passed = sum(epoch >= mark for mark in at)
-    if isinstance(factors, tuple):
+    if isinstance(factors, Sequence):
         return factors[passed - 1] if passed else 1.0
     return math.prod([factors] * passed)
 
@@ -71,6 +72,9 @@ class Schedule:
     per: Per = "step"
 
     def __post_init__(self) -> None:
+        for name in ("at", "factors"):  # lists come from JSON
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
         _known("a schedule", self.name, Name)
         _known("the form of a warm-up", self.form, Form)
         _known("the pace of a schedule", self.per, Per)

@@ -1,12 +1,16 @@
-"""The records that flow between the stages.
+"""The records that flow between the stages, and whether an argument is of the kind that its annotation says.
 
 Letters everywhere: N images of this rank, V views, M keys per query, K negatives, P pool, D embedding, C channels or
 classes, H W pixels.
 """
 
-from typing import NamedTuple
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from torch import Tensor
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "None"}
 
 
 class Batch(NamedTuple):
@@ -49,3 +53,28 @@ class Features(NamedTuple):
 
     x: Tensor  # (N,D)
     y: Tensor  # (N,)
+
+
+def fitted(name: str, value: Any, kind: Any) -> Any:
+    """An argument by name that is of its annotated kind, lists as tuples; not-a-number is no number.
+
+    Literals and kinds that are not plain values pass: whoever takes them says what they are.
+    """
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    parts = next((get_args(one) for one in kinds if get_origin(one) is tuple), ())
+    if any(_fits(value, one) for one in kinds):
+        return value
+    if parts and isinstance(value, list | tuple) and len(value) == len(parts):
+        if all(_fits(one, part) for one, part in zip(value, parts, strict=True)):
+            return tuple(value)
+    words = [WORDS.get(one, f"{len(parts)} numbers") for one in kinds]
+    raise ValueError(f"{name} is {' or '.join(words)}, not {value!r}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is float and isinstance(value, Tensor):
+        return value.ndim == 0  # nobody waits to see what it holds
+    if kind in (int, float):
+        number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+        return number and value == value  # noqa: PLR0124  (nan is not itself)
+    return isinstance(value, kind) if kind in WORDS else get_origin(kind) is not tuple

@@ -78,6 +78,10 @@ def test_drift_is_how_far_each_vector_has_turned():
 WRONG = {
     "keys of others": (lambda: bank.hardness(torch.ones(2, 3), torch.ones(3, 3), torch.ones(4, 3), 1), r"\(3, 3\)"),
     "no negatives": (lambda: bank.hardness(torch.ones(2, 3), torch.ones(2, 3), torch.ones(0, 3), 1), r"\(0, 3\)"),
+    "its own image alone": (
+        lambda: bank.hardness(torch.ones(2, 3), torch.ones(2, 3), torch.ones(1, 3), 1, torch.zeros(2).long()),
+        "own image, .* K = 1",
+    ),
     "another bank": (lambda: bank.drift(torch.ones(2, 3), torch.ones(3, 3)), r"\(2, 3\) and \(3, 3\)"),
 }
 

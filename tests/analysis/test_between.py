@@ -1,5 +1,7 @@
 """Measures between runs: what they must not see, and what they must."""
 
+import math
+
 import pytest
 import torch
 
@@ -32,6 +34,18 @@ def test_cka_tells_related_features_from_unrelated_ones():
     x, other = torch.randn(2, 2000, 5, dtype=torch.float64)
     assert cka(x, other) < 0.05
     assert 0.5 < cka(x, x + 0.5 * other) < 1
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
+def test_cka_of_features_that_do_not_vary_is_not_a_number(value):
+    x = torch.randn(7, 4)
+    assert math.isnan(cka(torch.full((7, 3), value), x)) and math.isnan(cka(x, torch.full((7, 3), value)))
+    assert cka(x, value + 1e-6 * x.double()) == pytest.approx(1, abs=1e-3)  # little is not nothing
+
+
+def test_cka_takes_the_rounding_of_a_mean_for_nothing():
+    still = torch.full((13, 3), 0.3, dtype=torch.float64)
+    assert (still - still.mean(0)).any() and math.isnan(cka(still, torch.randn(13, 4)))
 
 
 def test_neighbours_are_the_naive_ones(monkeypatch):

@@ -68,6 +68,15 @@ def test_the_effective_rank_counts_equal_directions():
     assert geometry.effective_rank(uneven) == pytest.approx(math.exp(entropy))
 
 
+def test_vectors_of_zeros_have_collapsed_to_rank_one():
+    assert geometry.effective_rank(geometry.spectrum(torch.zeros(5, 3))) == 1
+    assert geometry.effective_rank(geometry.spectrum(torch.ones(5, 3))) == pytest.approx(1, abs=1e-5)
+
+
+def test_uniformity_of_vectors_far_apart_is_their_distance():
+    assert geometry.uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), t=30) == pytest.approx(-120)
+
+
 def test_a_histogram_counts_every_value_once():
     values = torch.tensor([0.0, 0.1, 0.25, 0.5, 0.99, 1.0, 1.0000001, -1e-9])
     found = histogram(values, 0, 1, "x", bins=4)

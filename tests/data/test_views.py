@@ -1,7 +1,10 @@
 """Policies by name: their numbers, their draws, their independence, what they refuse, and that they compile."""
 
 import inspect
+import math
+import warnings
 
+import numpy as np
 import pytest
 import torch
 import torchvision.transforms as T
@@ -332,6 +335,26 @@ REFUSED = [
     ("eval", {"ratio": 0.5}, "at least 1 but is 0.5"),
     ("simclr", {"mean": (0.5, 0.5), "std": (1.0,)}, "as many means as positive deviations"),
     ("simclr", {"mean": (0.5,), "std": (0.0,)}, "as many means as positive deviations"),
+    ("simclr", {"std": (math.nan, 1.0, 1.0)}, "as many means as positive deviations"),
+    ("simclr", {"mean": (math.inf, 1.0, 1.0)}, "as many means as positive deviations"),
+    ("simclr", {"mean": "grey"}, "mean is a number or one for each channel, not 'grey'"),
+    ("simclr", {"std": None}, "std is a number or one for each channel, not None"),
+    ("simclr", {"scale": 0.5}, "scale is 2 numbers, not 0.5"),
+    ("simclr", {"scale": [0.2, 0.5, 1.0]}, r"scale is 2 numbers, not \[0.2, 0.5, 1.0\]"),
+    ("simclr", {"scale": (math.nan, 1.0)}, "scale is 2 numbers"),
+    ("simclr", {"views": 2.0}, "views is a whole number, not 2.0"),
+    ("simclr", {"strength": "1"}, "strength is a number, not '1'"),
+    ("dclw-multicrop", {"crop_size": -4}, "crop's size in pixels must be a whole number of at least 1 but is -4"),
+    ("dclw-multicrop", {"crop_size": 0}, "crop's size in pixels .* but is 0"),
+    ("dclw-multicrop", {"crop_size": 7.5}, "crop_size is a whole number or None, not 7.5"),
+    ("dclw-multicrop", {"crops": -1}, "small crops must not be negative but is -1"),
+    ("dclw-multicrop", {"size": 1}, "crop's size in pixels .* but is 0"),
+    ("adco-multicrop", {"size": 12}, "a blur of 13 taps needs views of more than 6 pixels, not 5"),
+    ("mocov2", {"size": 6}, "a blur of 13 taps needs views of more than 6 pixels, not 6"),
+    ("eval", {"ratio": math.nan}, "ratio is a number or None, not nan"),
+    ("eval", {"ratio": math.inf}, "a number of at least 1 but is inf"),
+    ("shapes", {"degrees": -1.0}, "turn's degrees"),
+    ("shapes", {"channels": 0}, "channels to mix must be a whole number of at least 1 but is 0"),
 ]
 
 
@@ -339,6 +362,28 @@ REFUSED = [
 def test_what_makes_no_sense_is_refused_when_built(name, arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         views(name, **{"size": 32, **arguments})
+
+
+def test_lists_are_taken_as_tuples_and_one_number_of_any_kind_as_a_mean():
+    images, plain = photos(), views("cld", size=8, scale=(0.3, 0.6), mean=(0.5,) * 3, std=(0.25,) * 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for mean in ([0.5] * 3, torch.tensor([0.5] * 3), np.full(3, 0.5), 0.5, np.float32(0.5), torch.tensor(0.5)):
+            std = 0.25 if np.ndim(mean) == 0 else [0.25] * 3
+            make = views("cld", size=8, scale=[0.3, 0.6], mean=mean, std=std)
+            assert same(make(images, seeded()), plain(images, seeded()))
+
+
+def test_no_small_crops_need_no_size():
+    assert views("dclw-multicrop", size=1, crops=0).sizes == [1, 1]
+
+
+@pytest.mark.parametrize("more", [(-1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1)])
+def test_uniform_numbers_of_another_shape_are_refused(more):
+    make = views("mocov2", size=24)
+    wrong = [right + extra for right, extra in zip((6, 2, make.slots), more, strict=True)]
+    with pytest.raises(ValueError, match=rf"of \(6, 2, {make.slots}\), not \({wrong[0]}, {wrong[1]}, {wrong[2]}\)"):
+        make.apply(photos(6), torch.rand(wrong))
 
 
 WRONG = [

@@ -9,6 +9,7 @@ from antipode.methods import build
 from antipode.nets.backbone import RESNETS, backbone, width, zero_residuals
 from antipode.nets.heads import StandardLinear, mlp
 from antipode.nets.norm import BatchNorm
+from antipode.types import Batch
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "wide_resnet50_2", "resnext50_32x4d"])
@@ -47,6 +48,28 @@ def test_any_module_is_a_backbone():
     assert width(backbone(maps, channels=1)) == 7
     net = backbone(tokens, channels=4)
     assert width(net) == 9 and net(torch.randn(3, 4, 32, 32)).shape == (3, 9)
+
+
+class Stating(nn.Sequential):
+    """States a width of 8, whatever it returns."""
+
+    width = 8
+
+
+STATING = {
+    "vectors": Stating(nn.Flatten(), nn.Linear(3072, 8)),
+    "maps": Stating(nn.Conv2d(3, 8, 3)),
+    "tokens": Stating(nn.Flatten(2), nn.Linear(1024, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", STATING)
+def test_a_module_that_states_its_width_is_taken_as_it_is_only_where_it_returns_vectors(kind):
+    net = backbone(STATING[kind])
+    assert (net is STATING[kind]) == (kind == "vectors")
+    assert width(net) == 8 and net(torch.randn(2, 3, 32, 32)).shape == (2, 8)
+    views = [torch.randn(4, 3, 32, 32) for _ in range(2)]
+    assert build("simclr", STATING[kind])(Batch(views, torch.arange(4))).loss.isfinite()
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ def hardness(queries: Tensor, keys: Tensor, vectors: Tensor, tau: float, own: Te
         shapes = ", ".join(str(tuple(one.shape)) for one in (queries, keys, vectors))
         raise ValueError(f"hardness needs queries (Q,D), keys (Q,D) and negatives (K,D), got {shapes}")
     count, rows = len(vectors) - (own is not None), max(1, CELLS // len(vectors))
+    if not count:
+        raise ValueError("hardness needs a negative besides the query's own image, and this one is all there is: K = 1")
     attract, few = (queries * keys).sum(-1) / tau, -(-count // 100)
     parts = []
     with bar(len(queries), "queries") as done:
@@ -81,7 +83,7 @@ def drift(before: Tensor, after: Tensor) -> Tensor:
 
 
 def bank(subject: Subject) -> Result:
-    """Hardness, coverage and drift of what a run keeps, beside as many fresh keys of its own."""
+    """Hardness, coverage and drift of what a run keeps, beside fresh keys of its own, as many if time allows."""
     stored, tau = subject.stored, subject.tau
     assert stored is not None and tau is not None, "the catalogue asks for both"
     ids, seen = subject.pairs()

@@ -1,5 +1,6 @@
 """Do two runs see alike? Measures between the features of different networks on the same images."""
 
+import math
 from collections.abc import Callable
 from itertools import combinations
 
@@ -15,13 +16,23 @@ ROWS = 1 << 24  # similarities at a time
 
 
 def cka(x: Tensor, y: Tensor) -> float:
-    """Linear CKA (Kornblith et al. 2019) of features (N,D) and (N,E) of the same images: 1 up to rotation and scale."""
+    """Linear CKA (Kornblith et al. 2019) of features (N,D) and (N,E) of the same images: 1 up to rotation and scale.
+
+    Not a number where a side is the same for all images: one collapsed run among several leaves the rest comparable.
+    """
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y) or len(x) < 2:
         raise ValueError(f"CKA needs features of the same two images at least, got {tuple(x.shape)}, {tuple(y.shape)}")
     a, b = (side.double() - side.double().mean(0) for side in (x, y))
+    if any(_still(*sides) for sides in ((x, a), (y, b))):
+        return math.nan
     shared = (product(a.T, b.T) ** 2).sum()
     own = [torch.linalg.matrix_norm(product(side.T, side.T)) for side in (a, b)]
     return float(shared / (own[0] * own[1]))
+
+
+def _still(x: Tensor, centred: Tensor) -> bool:
+    """Whether nothing but the rounding of the mean is left of features (N,D) once they are centred."""
+    return bool(centred.abs().max() <= 1e-12 * x.double().abs().max())
 
 
 def nearest(x: Tensor, k: int) -> Tensor:

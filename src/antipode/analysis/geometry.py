@@ -1,14 +1,15 @@
 """How embeddings lie on the sphere: spread of an image's views, alignment, uniformity, spectrum."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from antipode.analysis.result import Result, curve, histogram
 from antipode.analysis.subject import Subject
-from antipode.core.regularise import potential
 from antipode.core.scores import product, unit
 from antipode.data.progress import bar
-from antipode.functional import alignment
+from antipode.functional import alignment, energies
 
 VIEWS = 32  # of an image in JCL's figure M.3
 IMAGES = 512, 32768  # in that figure, on a CPU and on a GPU; the paper's own number is the second
@@ -34,8 +35,8 @@ def uniformity(x: Tensor, t: float = 2) -> float:
     z, own = unit(x), torch.arange(n, device=x.device)
     rows = max(1, ROWS // n)
     parts = zip(torch.split(z, rows), torch.split(own, rows), strict=True)
-    total = sum(float(potential(some, z, ids, own, t)) * len(some) for some, ids in parts)
-    return torch.tensor(total / n).log().item()
+    sums = [torch.logsumexp(energies(some, z, ids, t), 1).double() for some, ids in parts]
+    return float(torch.logsumexp(torch.cat(sums), 0)) - math.log(n * (n - 1))
 
 
 def spectrum(x: Tensor) -> Tensor:
@@ -51,7 +52,12 @@ def spectrum(x: Tensor) -> Tensor:
 
 
 def effective_rank(values: Tensor) -> float:
-    """RankMe (Garrido et al. 2023): the exponential of the entropy of the singular values (R,); 1 to R."""
+    """RankMe (Garrido et al. 2023): the exponential of the entropy of the singular values (R,); 1 to R.
+
+    Vectors that are all zero, as those that are all one, have collapsed to a point: rank 1.
+    """
+    if not values.any():
+        return 1.0
     share = values / values.sum()
     return float(torch.special.entr(share).sum().exp())
 
@@ -106,6 +112,6 @@ def spectra(subject: Subject) -> Result:
         values[f"effective rank, {name}"] = effective_rank(found)
         values[f"dimensions, {name}"] = x.shape[1]
         ranks = list(range(1, len(found) + 1))
-        curves[name] = curve(ranks, found / found[0], "rank", "singular value over the largest")
+        curves[name] = curve(ranks, found / (found[0] or 1), "rank", "singular value over the largest")
     split = "pretrain" if subject.splits.test is None else "test"
     return {"settings": subject.settings(images=n, split=split), "values": values, "curves": curves}

@@ -103,13 +103,16 @@ class Learner(nn.Module):
         return Output(loss, metrics | {"loss": loss.detach()}, kept.detach(), batch.owner)
 
     def before_step(self, progress: float) -> None:
-        """Set what changes with time, for a step at `progress` in [0,1)."""
+        """Set what changes with time, for a step at `progress` in [0,1]: the share of training that lies behind it."""
+        if not 0 <= progress <= 1:
+            raise ValueError(f"the progress of a step lies in [0,1], got {progress}")
         self.twin.at(progress)
         self.objective.at(progress)
 
     @torch.no_grad()
     def after_step(self, out: Output) -> None:
         """Write state, after the optimiser's step: the twin follows, queue and bank take in keys."""
+        dist.level(self)
         filled = self.objective.push(out.keys, out.owner, rng.fold(rng.fold(self.seed, self.step), 4))
         # AdCo's key encoder starts again from the query encoder once the bank is full (train.py, fd65f12)
         self.twin.follow(self.online, restart=filled)

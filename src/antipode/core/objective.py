@@ -1,4 +1,6 @@
-"""Objectives: a Pair in, a loss and its metrics out. Division by tau happens here and nowhere else."""
+"""Objectives: a Pair in, a loss and its metrics out. Division by tau happens in objectives, here and those of methods
+with one of their own (npid, invspread), and in `functional`; never in scores, negatives or couplings.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol

@@ -30,6 +30,11 @@ def _within(name: str, low: float, value: Range | float, high: float) -> None:
         raise ValueError(f"{name} must lie in [{low:g}, {high:g}], in ascending order, but is {value}")
 
 
+def _whole(name: str, value: int) -> None:
+    if not hasattr(value, "__index__") or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1 but is {value}")
+
+
 @dataclass(frozen=True)
 class Crop:
     """RandomResizedCrop and flips."""
@@ -43,6 +48,7 @@ class Crop:
     slots: ClassVar[int] = 2 * augment.ATTEMPTS + 4
 
     def __post_init__(self) -> None:
+        _whole("the crop's size in pixels", self.size)
         _within("the crop's scale", 1e-6, self.scale, 1)
         _within("the crop's flip probability", 0, self.flip, 1)
         _within("the crop's upend probability", 0, self.upend, 1)
@@ -94,6 +100,9 @@ class Turn:
 
     degrees: float
     slots: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _within("the turn's degrees", 0, self.degrees, 360)
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
         """Turned images."""
@@ -149,10 +158,14 @@ class Blur:
     def __post_init__(self) -> None:
         _within("the blur's probability", 0, self.p, 1)
 
+    def fits(self, size: int) -> None:
+        """Refuse views whose mirrored border would be wider than they are."""
+        if self.taps // 2 >= size:
+            raise ValueError(f"a blur of {self.taps} taps needs views of more than {self.taps // 2} pixels, not {size}")
+
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
         """Blurred images."""
-        if self.taps // 2 >= min(images.shape[2:]):
-            raise ValueError(f"a blur of {self.taps} taps needs views of more than {self.taps // 2} pixels")
+        self.fits(min(images.shape[2:]))
         sigma = torch.where(unit[:, 0] < self.p, augment.between(unit[:, 1], *self.sigma), 0.0)
         return augment.blur(images, sigma, self.taps)
 
@@ -182,6 +195,7 @@ class Mix:
 
     def __post_init__(self) -> None:
         _within("the probability of mix", 0, self.p, 1)
+        _whole("the number of channels to mix", self.channels)
 
     @property
     def slots(self) -> int:

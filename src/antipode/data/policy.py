@@ -6,6 +6,7 @@ facebookresearch/moco at 132aea9, byol is google-deepmind/deepmind-research at 4
 at fd65f12, cld is frank-xwang/CLD-UnsupervisedLearning.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -138,8 +139,12 @@ def dclw_multicrop(
     crop_scale: Range = (0.05, 0.2),
 ) -> list[View]:
     """Two views and `crops` small ones in CLD's colours. No source has numbers: ours, 16 of 32, 48 of 96, 96 of 224."""
-    small = crop_size or (size // 2 if size < 160 else round(size * 96 / 224))
-    return cld(size, normal, scale=scale) + cld(small, normal, views=crops, scale=crop_scale)
+    if crops < 0:
+        raise ValueError(f"the number of small crops must not be negative but is {crops}")
+    large = cld(size, normal, scale=scale)
+    fitting = size // 2 if size < 160 else round(size * 96 / 224)
+    small = fitting if crop_size is None else crop_size
+    return large + cld(small, normal, views=crops, scale=crop_scale) if crops else large
 
 
 def shapes(
@@ -172,8 +177,8 @@ def linear(size: int, normal: Operation, *, scale: Range = (0.08, 1.0)) -> list[
 def evaluation(size: int, normal: Operation, *, ratio: float | None = None) -> list[View]:
     """Resize and centre crop, 256 to 224 for photos, plain resize for small images, nothing where the size fits."""
     ratio = (256 / 224 if size >= 160 else 1.0) if ratio is None else ratio
-    if ratio < 1:
-        raise ValueError(f"the ratio of resized edge to crop must be at least 1 but is {ratio}")
+    if not 1 <= ratio < math.inf:
+        raise ValueError(f"the ratio of resized edge to crop must be a number of at least 1 but is {ratio}")
     return [View(size, (Centre(size, round(size * ratio)), normal))]
 
 

@@ -5,14 +5,16 @@ N images, V views, U uniform numbers per view, C channels, H W pixels, S pixels 
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self, overload
 
 import torch
 from torch import Tensor, nn
 
-from antipode.data.operation import Centre, Crop
+from antipode.data.operation import Blur, Centre, Crop
 from antipode.data.policy import POLICIES, View
+from antipode.types import fitted
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -23,8 +25,8 @@ def views(
     name: str,
     *,
     size: int,
-    mean: Sequence[float] = IMAGENET_MEAN,
-    std: Sequence[float] = IMAGENET_STD,
+    mean: float | Sequence[float] | Tensor = IMAGENET_MEAN,
+    std: float | Sequence[float] | Tensor = IMAGENET_STD,
     **arguments: Any,
 ) -> "Views":
     """The views of a policy by name, `size` pixels wide, with arguments of the policy by keyword.
@@ -38,13 +40,14 @@ def views(
     if not hasattr(size, "__index__") or size <= 0:
         raise ValueError(f"views need a size of at least 1 whole pixel, not {size!r}")
     policy = POLICIES[name]
-    known = [key for key, value in inspect.signature(policy).parameters.items() if value.kind is value.KEYWORD_ONLY]
+    parameters = inspect.signature(policy).parameters
+    known = {key: value.annotation for key, value in parameters.items() if value.kind is value.KEYWORD_ONLY}
     for argument in arguments:
         if argument not in known:
             allowed = ", ".join(known) or "none"
             raise ValueError(f"policy {name!r} takes no {argument!r}{_nearest(argument, known)}; it takes {allowed}")
-    normal = Normalise(*((value,) if isinstance(value, int | float) else value for value in (mean, std)))
-    made = policy(size, normal, **arguments)
+    normal = Normalise(_numbers("mean", mean), _numbers("std", std))
+    made = policy(size, normal, **{key: fitted(key, value, known[key]) for key, value in arguments.items()})
     if not made:
         raise ValueError(f"policy {name!r} with {arguments} makes no view")
     return Views(made, normal)
@@ -53,6 +56,15 @@ def views(
 def _nearest(name: str, known: Any) -> str:
     close = difflib.get_close_matches(name, known, 1, 0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _numbers(name: str, values: Any) -> list[float]:
+    """One number or several, of whatever kind, as a list."""
+    try:
+        found: list[float] = torch.as_tensor(values, dtype=torch.float64).flatten().tolist()
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} is a number or one for each channel, not {values!r}") from None
+    return found
 
 
 class Normalise(nn.Module):
@@ -65,7 +77,8 @@ class Normalise(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        if len(mean) != len(std) or min(std, default=0) <= 0:
+        finite = all(math.isfinite(value) for value in (*mean, *std))
+        if len(mean) != len(std) or not finite or min(std, default=0) <= 0:
             raise ValueError(
                 f"normalise needs as many means as positive deviations, not {tuple(mean)} and {tuple(std)}"
             )
@@ -89,6 +102,8 @@ class Views(nn.Module):
 
     def __init__(self, policy: list[View], normal: Normalise) -> None:
         super().__init__()
+        for view in policy:
+            _check_blur(view)
         self.policy, self.normal = policy, normal
         self.count = len(policy)
         self.sizes = [view.size for view in policy]
@@ -119,6 +134,9 @@ class Views(nn.Module):
         if uniforms is None:
             return super().apply(images)
         _check(images)
+        shape = (len(images), self.count, self.slots)
+        if tuple(uniforms.shape) != shape:
+            raise ValueError(f"these views need uniform numbers (N,V,U) of {shape}, not {tuple(uniforms.shape)}")
         return self._each([images] * self.count, uniforms, lambda view: 0)
 
     def cut(self, image: Tensor, uniforms: Tensor) -> list[Tensor]:
@@ -171,6 +189,12 @@ def _run(view: View, images: Tensor, unit: Tensor, start: int) -> Tensor:
 def _sized(view: View) -> int:
     """How many of the operations a worker does: all up to the one that gives the view its size."""
     return 1 + next(i for i, operation in enumerate(view.operations) if isinstance(operation, Crop | Centre))
+
+
+def _check_blur(view: View) -> None:
+    for operation in view.operations:
+        if isinstance(operation, Blur):
+            operation.fits(view.size)
 
 
 def _check(images: Tensor) -> None:

@@ -22,6 +22,7 @@ from antipode.methods.simclr import simclr
 from antipode.methods.simsiam import simsiam
 from antipode.nets.backbone import Stem
 from antipode.nets.backbone import backbone as make_backbone
+from antipode.types import fitted
 
 PRESETS: dict[str, Callable[..., Learner]] = {
     "simclr": simclr,
@@ -69,7 +70,7 @@ def build(
     `seed` is for what a learner draws while it trains (kicks, subsets, shuffles); weights start from torch's own.
 
     for batch in batches:                                     # antipode.types.Batch(views, owner)
-        learner.before_step(progress)                         # in [0,1)
+        learner.before_step(progress)                         # in [0,1]
         out = learner(batch)
         out.loss.backward()
         optimiser.step(); optimiser.zero_grad()               # over learner.param_groups()
@@ -79,6 +80,7 @@ def build(
     for name in choices:
         if name not in known:
             raise ValueError(f"method {method} has no argument {name!r}{_nearest(name, known)}")
+    choices = {name: fitted(f"{method}'s {name}", value, known[name].annotation) for name, value in choices.items()}
     return PRESETS[method](make_backbone(backbone, stem=stem, channels=channels), **choices).reseed(seed)
 
 

@@ -1,3 +1,5 @@
+import math
+
 from torch import nn
 
 from antipode.core.learner import Learner
@@ -59,4 +61,8 @@ def bank_options(lr: float | None, momentum: float | None, decay: float | None) 
     """What the optimiser's group of the bank gets; the authors' numbers where none are given."""
     given = {"lr": lr, "momentum": momentum, "weight_decay": decay}
     authors = {"lr": 3.0, "momentum": 0.9, "weight_decay": 1e-4}
-    return {name: authors[name] if value is None else value for name, value in given.items()}
+    chosen = {name: authors[name] if value is None else value for name, value in given.items()}
+    if not all(0 <= value < math.inf for value in chosen.values()) or chosen["momentum"] >= 1:
+        numbers = ", ".join(f"{name} {value:g}" for name, value in chosen.items())
+        raise ValueError(f"the bank's settings are finite numbers of 0 or more, its momentum below 1, not {numbers}")
+    return chosen

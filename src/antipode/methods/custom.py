@@ -14,6 +14,7 @@ from antipode.core.objective import Adversarial, Align, Contrast, Objective
 from antipode.core.pairing import Pairing, crops, each_key, halves, many_keys, one_way, swap
 from antipode.core.twin import Ema, Shared, Twin, constant, cosine
 from antipode.methods.adco import bank_options
+from antipode.methods.msbreg import weighed
 from antipode.nets.backbone import width
 from antipode.nets.heads import Norm, mlp
 from antipode.nets.norm import convert
@@ -85,7 +86,7 @@ def custom(
         pairing=PAIRINGS[pairing](views),
         objective=_objective(given),
         predictor=convert(mlp([dim, inner, dim], norm=norm), groups) if predictor else None,
-        regularisers=[(name, given[name], term) for name, term in REGULARISERS.items() if given[name]],
+        regularisers=weighed({name: (given[name], term) for name, term in REGULARISERS.items()}),
         scale=scale,
         joint=joint,
         options={"bank": bank_options(bank_lr, bank_momentum, bank_decay)} if "bank" in negatives.split("+") else None,

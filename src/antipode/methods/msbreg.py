@@ -1,9 +1,10 @@
+import math
 from typing import Literal, TypeVar
 
 from torch import nn
 
 from antipode.core import regularise
-from antipode.core.learner import Encoder, Learner
+from antipode.core.learner import Encoder, Learner, Weighted
 from antipode.core.objective import Align
 from antipode.core.pairing import Pairing, everything, halves, leave_one_out, repeated
 from antipode.core.twin import Ema, cosine
@@ -58,11 +59,19 @@ def msbreg(
         pairing=pairing,
         objective=Align(squared=True, renormalise=renormalise),
         predictor=mlp([dim, hidden, dim], norm=norm, last_bias=False),
-        regularisers=[(name, weight, term) for name, (weight, term) in terms.items() if weight],
+        regularisers=weighed(terms),
         scale=scale,
         renormalise=renormalise,
         on=on,
     )
+
+
+def weighed(terms: dict[str, tuple[float, regularise.Regulariser]]) -> list[Weighted]:
+    """The regularisers by name whose weight is not 0."""
+    for name, (weight, _) in terms.items():
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"the weight of the regulariser {name} is a finite number of 0 or more, got {weight}")
+    return [(name, weight, term) for name, (weight, term) in terms.items() if weight]
 
 
 def _pairing(centroid: str, views: int) -> tuple[Pairing, float]:

@@ -6,6 +6,7 @@ the stem at ImageNet's; EqCo's table 7 needs ResNet-50 at two and four times the
 
 import copy
 import difflib
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -100,40 +101,48 @@ class Wrapped(nn.Module):
     def __init__(self, net: nn.Module, channels: int = 3) -> None:
         super().__init__()
         self.net = net
-        self.width = self._measure(channels)
+        self.width, self.pools = self._measure(channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (N,width) of images (N,C,H,W)."""
-        out = self.net(x)
-        if not isinstance(out, Tensor):
-            raise ValueError(f"a backbone must return one tensor, got {type(out).__name__}")
+        out = self._answer(x)
         if out.ndim == 4:
             return out.mean((2, 3))
         return out.mean(1) if out.ndim == 3 else out
 
-    @torch.no_grad()
+    def _answer(self, x: Tensor) -> Tensor:
+        """What the network itself returns."""
+        out = self.net(x)
+        if not isinstance(out, Tensor):
+            raise ValueError(f"a backbone must return one tensor, got {type(out).__name__}")
+        return out
+
     def tried(self, channels: int, size: int) -> Tensor:
         """What comes of one grey image, in eval mode; what the network refuses is a ValueError."""
+        return self._try(self.forward, channels, size)
+
+    @torch.no_grad()
+    def _try(self, answer: Callable[[Tensor], Tensor], channels: int, size: int) -> Tensor:
         where = next(self.net.parameters(), torch.zeros(()))
         modes = {module: module.training for module in self.net.modules()}
         self.net.eval()
         try:
-            return self.forward(where.new_full((1, channels, size, size), 0.5))
+            return answer(where.new_full((1, channels, size, size), 0.5))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise ValueError(f"the backbone takes no {size} px images of {channels} channels: {error}") from None
         finally:
             for module, mode in modes.items():
                 module.training = mode
 
-    def _measure(self, channels: int) -> int:
-        """The feature width; ImageNet's size where the net refuses a small one."""
+    def _measure(self, channels: int) -> tuple[int, bool]:
+        """The feature width and whether it takes pooling; ImageNet's size where the net refuses a small one."""
         try:
-            out = self.tried(channels, 32)
+            out = self._try(self._answer, channels, 32)
         except ValueError:
-            out = self.tried(channels, 224)
-        if out.ndim != 2:
+            out = self._try(self._answer, channels, 224)
+        if out.ndim not in (2, 3, 4):
             raise ValueError(f"a backbone must return (N,D), a map (N,D,H,W) or tokens (N,T,D), got {out.ndim} axes")
-        return out.shape[1]
+        return out.shape[2 if out.ndim == 3 else 1], out.ndim > 2
 
 
 def backbone(net: str | nn.Module, *, stem: Stem | None = None, channels: int = 3) -> nn.Module:
@@ -146,6 +155,8 @@ def backbone(net: str | nn.Module, *, stem: Stem | None = None, channels: int = 
         if stem is not None:
             raise ValueError(f"the stem {stem!r} is for backbones by name; this one has its own")
         return _given(net, channels)
+    if not isinstance(net, str):
+        raise ValueError(f"a backbone is a name or a module, not {net!r}")
     if net.startswith("timm:"):
         if stem is not None:
             raise ValueError(f"the stem {stem!r} is for our ResNets; {net} has its own")
@@ -176,7 +187,7 @@ def _given(net: nn.Module, channels: int) -> nn.Module:
     if isinstance(net, ResNet | Wrapped):
         return net
     wrapped, stated = Wrapped(_without_classifier(net), channels), getattr(net, "width", None)
-    return net if stated == wrapped.width else wrapped
+    return net if stated == wrapped.width and not wrapped.pools else wrapped
 
 
 def _without_classifier(net: nn.Module) -> nn.Module:

@@ -25,7 +25,8 @@ class BatchNorm(nn.Module):
 
     groups=1 spans all ranks. More are consecutive parts of the global batch: g on one device, g/W on each of W ranks.
     A small batch has as many equal groups, up to `groups`, as leave two images in each. The running statistics are the
-    mean over groups. Half precision is normalised with float32 statistics, as torch does.
+    mean over groups, and over those of all ranks once `dist.level` was called, as a learner's `after_step` does. Half
+    precision is normalised with float32 statistics, as torch does.
     """
 
     weight: nn.Parameter | None
