@@ -79,7 +79,7 @@ WRONG = {
     "pretrain --backbone resnet19": ("'resnet19'", "'resnet18'"),
     "pretrain --backbone timm:": ("'timm:'", "timm:NAME"),
     "evaluate {run} --protocol knnn": ("'knnn'", "'knn'"),
-    "evaluate {run} --device gpu": ("'gpu'", "auto, cpu, cuda or mps"),
+    "evaluate {run} --device gpu": ("'gpu'", "auto, cpu, cuda, mps"),
     "evaluate {run} --seed some": ("whole number", "'some'"),
     "evaluate {run} --out {place}/elsewhere": ("belong into that run",),
     "evaluate random:resnet11 --data digits": ("'resnet11'",),
@@ -355,6 +355,12 @@ def test_a_run_that_ends_without_a_number_says_so(tmp_path):
     assert answer(f"{command} --json")["last"]["loss"] is None
 
 
+@pytest.mark.parametrize("json_", ["", "--json"])
+def test_a_batch_of_ones_own_says_what_it_does_to_the_rates(json_, tmp_path):
+    status, _, err = call(f"pretrain digits.simclr --epochs 1 --batch 700 --out {tmp_path}/run {json_}")
+    assert status == 0 and err.count("a batch of 700: rates network 0.5469 (linear)") == 1, err
+
+
 def test_a_run_is_not_lost_to_a_wrong_command_with_overwrite(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     wrong = call(f"pretrain digits.dcl --batch 5000 --device cpu --overwrite --out {tmp_path}/run")
@@ -402,7 +408,7 @@ def test_help_names_every_command_and_every_method():
 def test_pretrain_prints_one_object_with_the_run_and_its_last_numbers(trained):
     home, (status, out, err) = trained
     content = json.loads(out)
-    assert status == 0 and out.count("\n") == 1 and err == ""
+    assert status == 0 and out.count("\n") == 1 and err == "a batch of 500: rates network 0.3906 (linear)\n"
     assert content["run"] == str(home) and content["last"]["loss"] > 0
     for name in ("recipe.json", "env.json", "metrics.jsonl", "checkpoints/last.pt", "backbone.safetensors"):
         assert (home / name).exists()

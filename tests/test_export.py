@@ -207,6 +207,14 @@ def test_what_a_format_cannot_hold_is_refused_in_a_sentence_and_writes_nothing(
     assert "\n" not in str(told.value) and not list(tmp_path.iterdir())
 
 
+def test_a_name_without_a_known_ending_is_a_name(tmp_path):
+    file = export(backbone("resnet18"), tmp_path / "b.tar", format="torchvision", name="resnet18", size=32)
+    assert torch.load(file).keys() == backbone("resnet18").state_dict().keys()
+    for format, name in (("detectron2", "b.bin"), ("torchvision", "b.pkl"), ("onnx", "b.pth")):
+        with pytest.raises(ValueError, match=rf"a file for {format} is named"):
+            export(backbone("resnet18"), tmp_path / name, format=format, name="resnet18", size=32)
+
+
 def test_a_file_that_does_not_load_back_is_not_written(tmp_path):
     with pytest.raises(RuntimeError):
         export(backbone("resnet18"), tmp_path / "b.pth", format="torchvision", name="resnet34", size=32)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from antipode.analysis import catalog as analyses
 from antipode.analysis.subject import Subject as Analysed
 from antipode.analysis.subject import named
 from antipode.data.catalog import SETS, Given, datasets, load
+from antipode.data.folder import held_out
 from antipode.data.splits import Splits, coloured
 from antipode.data.views import Views
 from antipode.data.views import views as make_views
@@ -175,8 +176,8 @@ def _monitor(recipe: Recipe, splits: Splits) -> Monitor | None:
     test = splits.test
     if not recipe.monitor.knn_every:
         return None
-    if test is None or splits.train.labels is None:
-        absent = "labels" if splits.train.labels is None else "test images"
+    absent = _unscorable(splits)
+    if test is None or absent:
         warnings.warn(f"monitor.knn_every does nothing: {splits.name} has no {absent}", stacklevel=3)
         return None
 
@@ -188,6 +189,17 @@ def _monitor(recipe: Recipe, splits: Splits) -> Monitor | None:
         return {"knn": accuracy(train_set, test_set, k=k, tau=0.07, classes=classes)}
 
     return monitor
+
+
+def _unscorable(splits: Splits) -> str:
+    """What a vote of neighbours lacks, or nothing."""
+    if splits.train.labels is None:
+        return "labels"
+    if splits.test is None:
+        return "test images"
+    labels = [splits.train.labels, splits.test.labels]
+    single = all(one is not None and one.ndim == 1 and int(one.min()) >= 0 for one in labels)
+    return "" if single else "one label for each image"
 
 
 def eye(recipe: Recipe, splits: Splits) -> Views:
@@ -315,6 +327,8 @@ def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
     """A subject on a data set."""
     recipe = found.recipe
     splits = load(data, recipe.data.root)
+    if not isinstance(data, str | Splits) and splits.test is None:
+        splits = _parted(splits)
     splits = _fitting(str(found.folder.path), found.backbone, splits)
     net, look = found.backbone.to(device), eye(recipe, splits).to(device)
     cache = found.folder.path / "features"
@@ -325,6 +339,16 @@ def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
         root=recipe.data.root,
         cache=cache,
     )
+
+
+def _parted(splits: Splits) -> Splits:
+    """A labelled Dataset of one's own, with a tenth of each class as its test images; the order is not touched."""
+    train, test = held_out(splits.train)
+    if test is not None:
+        held = f"{len(test)} of its labelled images, which pretraining may have seen without their labels"
+        text = f"{splits.name} has no test images and is scored on {held}; data=(train, test) gives others"
+        warnings.warn(text, stacklevel=4)
+    return replace(splits, train=train, test=test)
 
 
 def _fitting(name: str, backbone: nn.Module, splits: Splits) -> Splits:
@@ -366,8 +390,6 @@ def analyse(
     _seed(seed)
     if images is not None and images < 2:
         raise ValueError(f"an analysis needs at least two images, got {images}")
-    if device not in ("auto", "cpu", "cuda", "mps"):
-        raise ValueError(f"the device is one of auto, cpu, cuda, mps, not {device!r}")
     where = pick_device(device)
     where = torch.device("cpu") if where.type == "mps" else where  # which has no float64
     loaded: dict[Any, Splits] = {}
@@ -396,8 +418,9 @@ def _analysed(
 def embed(
     run: str | Path | Run, data: Given, out: str | Path | None = None, *, backbone: nn.Module | None = None
 ) -> Features:
-    """Features (N,D) and labels (N,) of all images of a data set, train then test; `out` is a .npz or .parquet file.
+    """Features (N,D) and labels (N,) of the train images of a data set, then of the test images.
 
+    Those of a data set with labels for a part of its images are that part. `out` is a .npz or .parquet file.
     `backbone` is the module that a run of one's own had, to load its weights into.
     """
     path = run.path if isinstance(run, Run) else Path(run).expanduser()

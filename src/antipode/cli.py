@@ -85,6 +85,7 @@ def pretrain(
 ) -> None:
     """Train on images without labels."""
     from antipode import api  # noqa: PLC0415
+    from antipode.engine.recipe import rescaled  # noqa: PLC0415
 
     run = api.pretrain(
         recipe,
@@ -105,6 +106,8 @@ def pretrain(
     last: dict[str, Any] = next((row for row in reversed(run.metrics()) if "loss" in row), {})
     loss = last.get("contrast", last.get("loss"))  # as the bar shows it; none in JSON is what was no number
     shown = "nan" if loss is None else f"{loss:.4f}"
+    if as_json and (sentence := rescaled(run.recipe)):  # else it was said after the first step
+        typer.echo(sentence, err=True)
     say({"run": str(run.path), "last": last}, f"{run.path}: done, loss {shown}", as_json)
 
 

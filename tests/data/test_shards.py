@@ -98,19 +98,31 @@ def test_labels_may_be_in_json_and_may_be_missing(tmp_path):
     path = shard(tmp_path / "a.tar", [("a.png", photograph()), ("a.json", json.dumps({"label": 4}).encode())])
     assert index(path)[0][0].label == 4
     path = shard(tmp_path / "b.tar", [("a.png", photograph()), ("b.png", photograph()), ("b.cls", b"1")])
-    assert load(f"webdataset:{path}").train.labels is None
+    with pytest.warns(UserWarning, match="1 of 2 images of b.tar .* have a label: as not all do, none is used"):
+        assert load(f"webdataset:{path}").train.labels is None
     path = shard(tmp_path / "c.tar", [("a.png", photograph()), ("a.cls", b"cat")])
     with pytest.raises(ValueError, match=r"a.cls holds no label: b'cat'"):
         load(f"webdataset:{path}")
 
 
-@pytest.mark.parametrize("content", ["compressed", "text", "missing", "no match", "empty", "pipe"])
+def test_addresses_that_differ_in_what_they_ask_for_are_different_shards(tmp_path, monkeypatch):
+    def retrieve(address, target):
+        shard(target, [(f"{address[-5]}.png", photograph())])
+
+    monkeypatch.setattr(urllib.request, "urlretrieve", retrieve)
+    found = load("webdataset:https://example.org/get?f=a-{0..1}.tar", root=tmp_path, download=True).train
+    assert len(set(found.names)) == 2 and [name[-1] for name in found.names] == ["0", "1"]
+
+
+@pytest.mark.parametrize("content", ["compressed", "text", "short", "missing", "no match", "empty", "pipe"])
 def test_what_is_no_shard_is_refused(tmp_path, content):
     path = tmp_path / "a.tar"
     if content == "compressed":
         shard(path, samples(0, 2), "w:gz")
     if content == "text":
         path.write_text("hello" * 1000)
+    if content == "short":
+        path.write_bytes(bytes(512))
     if content == "empty":
         shard(path, [])
     name = {"no match": tmp_path / "b*.tar", "pipe": "pipe:cat /etc/passwd"}.get(content, path)

@@ -108,8 +108,18 @@ def test_grey_among_coloured_pictures_becomes_coloured_and_a_broken_first_item_i
 
 def test_labels_that_cannot_be_known_are_said_to_be(monkeypatch):
     monkeypatch.setattr(wrapping, "RESIDENT", 0)
-    with pytest.warns(UserWarning, match="has no `targets`"):
+    monkeypatch.setattr(wrapping, "ASKED", 2)
+    with pytest.warns(UserWarning, match="has no `targets`, and 3 items are too many to read for their labels"):
         assert wrap(Listed([(picture((20, 30)), 0)] * 3)).labels is None
+    assert wrap(Listed([(picture((20, 30)), 4)] * 2)).labels.tolist() == [4, 4]
+
+
+def test_labels_of_images_of_unequal_sizes_are_read_from_the_items():
+    items = [(picture((20 + place, 30)), place % 3) for place in range(6)]
+    assert wrap(Listed(items)).labels.tolist() == [0, 1, 2, 0, 1, 2]
+    joined = torch.utils.data.ConcatDataset([Listed(items, targets=[5] * 6), Listed(items, targets=[7] * 6)])
+    assert wrap(joined).labels.tolist() == [5] * 6 + [7] * 6  # as they are told, without a look at the items
+    assert wrap(Listed([*items, OSError("gone")])).labels.tolist() == [0, 1, 2, 0, 1, 2, -1]
 
 
 def test_centre_is_resize_and_centre_crop():
@@ -130,9 +140,21 @@ def test_a_subset_keeps_images_and_labels_together():
     assert torch.equal(part.read(0), lazy.read(2)) and list(part.names) == ["image 2", "image 0"]
 
 
-def test_labels_that_are_no_numbers_are_named():
-    items = [(torch.zeros(3, 4, 4, dtype=torch.uint8), "cat")] * 2
-    with pytest.raises(
-        ValueError, match="labels must be whole numbers from 0 on, one for each class, not the str 'cat'"
-    ):
-        wrap(Listed(items))
+def labelled(*labels, **more):
+    return wrap(Listed([(torch.zeros(3, 4, 4, dtype=torch.uint8), label) for label in labels], **more))
+
+
+def test_labels_may_be_names_or_one_hot_rows():
+    named = labelled("cat", "ant", "cat", None)
+    assert named.labels.tolist() == [1, 0, 1, -1] and named.classes == ["ant", "cat"]
+    assert labelled(*torch.eye(3)[[2, 0, 1]]).labels.tolist() == [2, 0, 1]
+    assert labelled([1, 1, 0], [0, 0, 1]).labels.tolist() == [[1, 1, 0], [0, 0, 1]]  # several classes of an image
+    assert labelled(0, 0, targets=["b", "a"]).labels.tolist() == [1, 0]
+    assert labelled(torch.tensor(3), torch.tensor([4])[0]).labels.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("odd", [{"boxes": 1}, 0.5, object()], ids=["dict", "fraction", "object"])
+def test_labels_that_are_none_are_said_and_do_without(odd):
+    with pytest.warns(UserWarning, match=rf"the {type(odd).__name__} .* is none, and the labels are not used"):
+        source = labelled(odd, odd)
+    assert source.labels is None and len(source) == 2

@@ -8,11 +8,13 @@ import torch
 
 from antipode import functional as A
 from antipode.core.negatives import Queue
-from antipode.engine import health
-from antipode.engine.book import Interrupted, Unhealthy
-from antipode.engine.job import Job
+from antipode.engine import book, health
+from antipode.engine.book import Book, Interrupted, Unhealthy
+from antipode.engine.job import Job, build
 from antipode.engine.rundir import RunDir
 from antipode.engine.train import train
+from antipode.reporting import concern
+from antipode.reporting.gather import gather
 from antipode.types import Output
 from tests.engine.runs import equal, last, small_recipe, small_splits
 from tests.toys import VARIANTS, Tiny, batch, make
@@ -282,6 +284,60 @@ def test_every_complaint_fires_once_and_ends_the_run_where_that_was_asked(kind, 
     with pytest.raises(Interrupted, match=WORDS[kind] + ".*; stopped because train.on_collapse=stop"):
         go(small_recipe("simclr", 125, **often, **{"train.on_collapse": "stop"}), tmp_path / "stopped")
     assert 150 <= RunDir(tmp_path / "stopped").metrics()[-1]["step"] < 230
+
+
+def test_what_was_measured_while_settling_is_not_held_against_a_run_later(tmp_path, monkeypatch, recwarn):
+    """Settling ends at step 100, between the checks at 90 and 180; from 91 on all is well."""
+    even = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
+
+    def run(self, start):
+        for step in range(start, self.loader.total):
+            keys = even if step > 90 else torch.ones_like(even) + 1e-4 * even
+            numbers = {name: torch.tensor(1.0) for name in ("contrast", "positive", "loss")}
+            yield step, step // 2, {}, Output(numbers["loss"], numbers, keys, torch.arange(64)), torch.tensor(1.0)
+
+    monkeypatch.setattr(Job, "run", run)
+    go(small_recipe("simclr", 125, **{"monitor.health_every": 90, "train.on_collapse": "stop"}), tmp_path)
+    rows = RunDir(tmp_path).metrics()
+    assert rows[90]["spread"] < 0.1 and rows[180]["spread"] > 0.5
+    assert not [one for one in recwarn if one.category is Unhealthy]
+    record = gather([tmp_path])[0]
+    assert not {"collapsed", "narrow"} & concern.warnings(record).keys()
+
+
+def test_checks_come_between_two_lines_of_the_log_too(tmp_path):
+    go(small_recipe("byol", **{"monitor.health_every": 3, "monitor.log_every": 2}), tmp_path)
+    rows = RunDir(tmp_path).metrics()
+    assert [one["step"] for one in rows] == [0, 2, 3, 4, 6, 8, 9]
+    assert [one["step"] for one in rows if "rank" in one] == [0, 3, 6, 9]
+
+
+def test_the_time_of_the_monitor_is_no_time_of_training(tmp_path, monkeypatch):
+    """Seconds by a clock that the step and the monitor move: 16 images in one second each."""
+    now = [0.0]
+    monkeypatch.setattr(book.time, "perf_counter", lambda: now[0])
+    plain = Book.note
+
+    def note(self, *step):
+        now[0] += 1
+        plain(self, *step)
+
+    def monitor(learner, epoch):
+        now[0] += 100
+        return {"knn": 1.0}
+
+    monkeypatch.setattr(Book, "note", note)
+    values = {"monitor.log_every": 3, "monitor.knn_every": 1, "monitor.health_every": 0}
+    go(small_recipe("byol", **values), tmp_path, monitor=monitor)
+    speeds = [one["images_per_second"] for one in RunDir(tmp_path).metrics() if "loss" in one]
+    assert speeds == pytest.approx([16.0] * len(speeds)) and len(speeds) == 4
+
+
+def test_the_bound_counts_the_negatives_of_a_part(tmp_path):
+    """With accumulation a query meets the other images of its part only."""
+    for parts, negatives in ((1, 30), (4, 6)):
+        job = build(small_recipe("simclr", **{"train.accumulate": parts}), small_splits(), Tiny())
+        assert book.negatives(job) == negatives
 
 
 def test_a_healthy_run_is_not_complained_of(tmp_path, monkeypatch, recwarn):

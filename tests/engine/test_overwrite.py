@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from antipode.core.learner import Learner
+from antipode.engine import rundir
 from antipode.engine.rundir import RunDir
 from antipode.engine.train import train
 from tests.engine.runs import pretrain, small_recipe, small_splits
@@ -76,6 +77,27 @@ def test_a_run_that_takes_a_step_replaces_the_old_one_and_nothing_else(old, tmp_
     found, expected = content(old), content(tmp_path / "new")
     assert found.pop("notes.txt") == b"mine" and found.keys() == expected.keys()
     assert found["backbone.safetensors"] == expected["backbone.safetensors"]
+
+
+def test_files_of_a_folder_that_holds_no_run_are_nobodys_to_remove(tmp_path):
+    """Such as a project's own, with --out . --overwrite."""
+    names = ("package.json", "labels.jsonl", "features/w.txt", "checkpoints/theirs.pt", "a.txt")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    go(tmp_path, overwrite=True)
+    go(tmp_path, overwrite=True, **{"train.seed": 3})  # and where there is one, those whose names a run does not use
+    assert all((tmp_path / name).read_text() == name for name in ("package.json", "labels.jsonl", "a.txt"))
+    assert RunDir(tmp_path).read_json("recipe.json")["train"]["seed"] == 3
+
+
+def test_nothing_of_a_folder_without_a_run_is_set_aside(tmp_path):
+    (tmp_path / "features").mkdir()
+    (tmp_path / "features" / "w.txt").write_text("mine")
+    with RunDir(tmp_path).replacing() as gone:
+        assert (tmp_path / "features" / "w.txt").exists()
+        gone()
+    assert (tmp_path / "features" / "w.txt").read_text() == "mine"
 
 
 def test_a_failure_after_the_first_step_is_a_run_to_go_on_with(old, monkeypatch):
@@ -165,6 +187,36 @@ def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
     assert (tmp_path / ".lock").read_text() == str(os.getpid())
     run.release()
     RunDir(tmp_path).claim(patience=0)
+
+
+CLAIM = "import sys; from antipode.engine.rundir import RunDir; RunDir(sys.argv[1]).claim(patience=0)"
+
+
+@posix
+def test_one_who_lets_go_does_not_let_go_for_another_in_the_same_process(tmp_path):
+    one, other = RunDir(tmp_path), RunDir(tmp_path / "." / ".." / tmp_path.name)
+    one.claim()
+    other.claim()
+    claim = [sys.executable, "-c", CLAIM, str(tmp_path)]
+    one.release()
+    assert b"is in use" in subprocess.run(claim, capture_output=True, check=False).stderr
+    other.release()
+    assert subprocess.run(claim, capture_output=True, check=False).returncode == 0
+
+
+def test_the_commit_is_that_of_our_own_checkout_alone(tmp_path):
+    """Not that of a project whose environment the package is installed into."""
+    place = tmp_path / ".venv" / "lib" / "site-packages"
+    shutil.copytree(Path(rundir.__file__).parents[1], place / "antipode")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    code = "from antipode.engine import rundir; print(rundir._commit())"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(place)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout.strip() == "None", found
 
 
 def test_a_wrong_setting_does_not_cost_the_run_that_is_there(tmp_path):

@@ -305,6 +305,15 @@ def test_crops_from_a_fifth_and_for_mocos_family_its_rate_on_small_images():
     assert resolve("cifar10.mocov2", overrides={"train.epochs": 30}).leaves()["optim.network.warmup"] == 3
 
 
+def test_adco_on_few_images_has_one_setting_of_the_authors_and_not_two_halves():
+    """Its bank follows the images: temperatures and rate are those for 8,192."""
+    few = resolve(method="adco", data="folder:photos", images=1000).leaves()
+    assert few["method.bank"] <= 8192 and (few["method.tau"], few["method.tau_bank"]) == (0.14, 0.03)
+    assert few["optim.network.lr"] == 0.04
+    many = resolve(method="adco", data="folder:photos", images=10**6).leaves()
+    assert (many["method.bank"], many["method.tau"], many["optim.network.lr"]) == (65536, 0.12, 0.03)
+
+
 def test_another_optimiser_leaves_nothing_of_lars():
     found = resolve("imagenet.simclr", overrides={"optim.network.name": "sgd"}).leaves()
     assert resolve("imagenet.simclr").leaves()["optim.network.variant"] == "inside"

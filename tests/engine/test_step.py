@@ -6,17 +6,34 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from antipode import api
+from antipode import api, dist
 from antipode.engine import health, step, train
-from antipode.engine.job import bf16, double
+from antipode.engine.job import bf16, build, double
 from antipode.engine.recipe import resolve
+from antipode.engine.rundir import RunDir
 from antipode.types import Batch
 from tests.engine.runs import last, pretrain, small_recipe, small_splits
-from tests.toys import batch, make, optimiser
+from tests.toys import Tiny, batch, make, optimiser
 
 
 def one(learner, **options):
     return step.Step(learner, {"network": optimiser(learner, lr=0.0)}, bf16=False, **options)
+
+
+def test_parts_divide_the_share_of_each_rank(monkeypatch):
+    """16 images in 8 parts are whole on one rank; each of four has 4 images, which 8 parts do not share."""
+    recipe = small_recipe("simclr", **{"train.accumulate": 8})
+    build(recipe, small_splits(), Tiny())
+    monkeypatch.setattr(dist, "world", lambda: 4)
+    with pytest.raises(ValueError, match=r"train.accumulate=8 does not divide the 4 images of each of 4 ranks"):
+        build(recipe, small_splits(), Tiny())
+
+
+def test_what_a_recipe_asks_of_torch_does_not_outlast_its_run(tmp_path):
+    search = torch.backends.cudnn.benchmark
+    recipe = small_recipe("simclr", 1, **{"train.deterministic": True})
+    train.train(recipe, RunDir(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
+    assert not torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.benchmark == search
 
 
 def test_accumulated_gradients_are_the_mean_over_parts_and_the_queue_takes_all_keys(double):

@@ -210,7 +210,8 @@ WRONG = {
     "random:resnet9": ({"data": "digits"}, "there is no backbone 'resnet9'"),
     "file:weights.pth": ({"data": "digits"}, "file:PATH@NAME"),
     "file:nowhere.pth@resnet18": ({"data": "digits"}, "there is no file"),
-    "torchvision:resnet10-slim": ({"data": "shapes"}, "torchvision has no ImageNet weights"),
+    "torchvision:resnet10-slim": ({"data": "shapes"}, "torchvision has no ImageNet weights for 'resnet10-slim'"),
+    "torchvision:resnet99": ({"data": "shapes"}, r"\(known are resnet18, resnet34, .*, resnext50_32x4d\)"),
     "nowhere": ({}, "nowhere holds no finished run"),
 }
 
@@ -387,3 +388,33 @@ def test_following_knn_on_images_without_labels_is_said_to_do_nothing(tmp_path):
     data = TensorDataset(pixels)
     with pytest.warns(UserWarning, match="monitor.knn_every does nothing: .* has no labels"):
         antipode.pretrain(method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked)
+
+
+@pytest.mark.parametrize("labels", [torch.arange(60) % 3 - 1, torch.ones(60, 4, dtype=torch.int64)])
+def test_following_knn_with_other_labels_than_one_for_each_image_does_nothing(labels, tmp_path):
+    pixels = load("digits").train.images[:60].repeat(1, 3, 1, 1)
+    asked = {"epochs": 1, "batch": 20, "overrides": {"monitor.knn_every": 1, "views.size": 8}, "quiet": True}
+    data = (TensorDataset(pixels, labels), TensorDataset(pixels, labels))
+    with pytest.warns(UserWarning, match="monitor.knn_every does nothing: .* has no one label for each image"):
+        antipode.pretrain(method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked)
+
+
+def test_a_labelled_dataset_without_test_images_is_scored_on_a_tenth_of_it(tmp_path):
+    digits = load("digits").train
+    data = TensorDataset(digits.images[:400].repeat(1, 3, 1, 1), digits.labels[:400])
+    asked = {"epochs": 1, "batch": 100, "overrides": {"views.size": 8, "monitor.log_every": 1}, "quiet": True}
+    run = antipode.pretrain(method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked)
+    assert len(run.metrics()) == 4  # pretraining, which needs no labels, sees all of them
+    with pytest.warns(UserWarning, match=r"no test images and is scored on (\d+) of its labelled images"):
+        score = antipode.evaluate(run, ["knn20"])["knn20"]
+    assert 30 <= score.n <= 40 and score.settings["train images"] == 400 - score.n
+    assert torch.equal(antipode.embed(run, data).y, digits.labels[:400])  # as they come
+
+
+@pytest.mark.parametrize("kind", ["random", "file"])
+def test_a_network_that_was_scored_stays_the_one_it_was(kind, run, tmp_path):
+    """Without `data` it is built for what it was scored on first, and not for another set's channels and sizes."""
+    name = f"file:{run.path / 'backbone.safetensors'}@resnet10-slim" if kind == "file" else "random:resnet10-slim"
+    first = antipode.evaluate(name, ["knn20"], data="digits", out=tmp_path / "net")["knn20"]
+    again = antipode.evaluate(name, ["knn20"], out=tmp_path / "net")["knn20"]
+    assert again == first and again.data == "digits"

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path  # noqa: F401  (of the ranks)
 from typing import ClassVar
 
 import numpy as np
@@ -121,7 +122,9 @@ def test_two_ranks_make_the_features_of_one(tmp_path):
     code.write_text(
         "import sys, torch; from antipode import dist; from tests.evaluation.test_features import *\n"
         "torch.set_num_threads(1); dist.setup('cpu'); torch.manual_seed(0)\n"
-        "found = extract(Net(), views('eval', size=8), images(51), batch=7)\n"  # 51: shares are not equal
+        "net, folder = Net(), Path(sys.argv[1]) / f'folder-{dist.rank()}'\n"  # a disk of its own for each rank
+        "for _ in range(2): found = extract(net, views('eval', size=8), images(51), batch=7, cache=folder)\n"
+        "assert folder.exists() == (dist.rank() == 0)\n"  # 51: shares are not equal
         "torch.save(tuple(found), f'{sys.argv[1]}/{dist.rank()}.pt'); dist.leave()\n"
     )
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -111,7 +111,7 @@ def datasets(given: Any) -> list[Dataset[Any]]:
 
 
 def _own(train: Dataset[Any], test: Dataset[Any] | None = None) -> Splits:
-    """Labelled Datasets of one's own; without `test` nothing can be scored."""
+    """Labelled Datasets of one's own; without `test` the split is left to whoever scores."""
     source, held = wrap(train), None if test is None else wrap(test)
     if held is not None and held.channels != source.channels:
         raise ValueError(f"train images have {source.channels} channels and test images {held.channels}")

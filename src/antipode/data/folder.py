@@ -22,7 +22,7 @@ from torch import Tensor
 from antipode import rng
 from antipode.data import decode
 from antipode.data.progress import track
-from antipode.data.source import Decoded, Skip, subset, warn_skipped
+from antipode.data.source import Decoded, Numbered, Skip, Some, subset, warn_skipped
 from antipode.data.splits import Splits, normal
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png")
@@ -249,19 +249,19 @@ def listed(root: Path, names: list[str], labels: Tensor | list[int], classes: li
     return Decoded(Files(root, held), held, torch.as_tensor(labels, dtype=torch.int64), classes)
 
 
-def held_out(source: Decoded) -> tuple[Decoded, Decoded | None]:
+def held_out(source: Some) -> tuple[Some, Some | None]:
     """Train and test, which is a tenth of each class chosen by the hash of the name; unlabelled: all, and None."""
-    if source.labels is None:
+    if source.labels is None or source.labels.ndim > 1:
         return source, None
+    names: Sequence[str] = source.names if isinstance(source, Decoded) else Numbered(len(source))
     chosen: list[int] = []
-    for label in range(len(source.classes or [])):
+    for label in torch.unique(source.labels[source.labels >= 0]).tolist():
         members = (source.labels == label).nonzero().flatten().tolist()
-        members.sort(key=lambda index: rng.number("held out", source.names[index]))
+        members.sort(key=lambda index: rng.number("held out", names[index]))
         chosen += members[: max(1, len(members) // HELD_OUT)] if len(members) > 1 else []
     if not chosen:
         return source, None
     mask = torch.zeros(len(source), dtype=torch.bool)
     mask[chosen] = True
     train, test = (subset(source, part.nonzero().flatten()) for part in (~mask, mask))
-    assert isinstance(train, Decoded) and isinstance(test, Decoded)
-    return train, replace(test, skipped=())  # what was left out is listed once
+    return train, replace(test, skipped=())  # type: ignore[type-var]  # what was left out is listed once

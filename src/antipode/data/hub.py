@@ -27,6 +27,12 @@ class Rows(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return self.table[index][self.column]
 
+    @property
+    def _fingerprint(self) -> str | None:
+        """The table's own, by which features are kept."""
+        found = getattr(self.table, "_fingerprint", None)
+        return None if found is None else f"{found} {self.column}"
+
 
 def hub(name: str) -> Splits:
     """`hf:NAME` or `hf:NAME@CONFIG`: the train split, and the first of test and validation."""
@@ -38,17 +44,17 @@ def hub(name: str) -> Splits:
     try:
         found = datasets.load_dataset(path, config or None)
     except Exception as error:
-        raise FileNotFoundError(f"hf:{name} cannot be loaded ({' '.join(str(error).split())[:200]})") from error
+        reason = " ".join(str(error).split())[:200]
+        way = "with a network, or once it is in the cache that HF_HOME names, it is found; folder:PATH reads files"
+        raise FileNotFoundError(f"hf:{name} cannot be loaded ({reason}): {way}") from error
     if "train" not in found:
         raise ValueError(f"hf:{name} has no train split, only {', '.join(found)}")
     train = _source(name, found["train"])
     test_name = next((part for part in TESTS if part in found), None)
     if test_name:
         test: Memory | Decoded | None = _source(name, found[test_name])
-    elif isinstance(train, Decoded):
-        train, test = held_out(train)
     else:
-        test = None
+        train, test = held_out(train)
     return Splits(f"hf:{name}", train, train, test, train.size, *normal(train))
 
 

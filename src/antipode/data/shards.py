@@ -10,6 +10,7 @@ import os
 import re
 import tarfile
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -89,6 +90,9 @@ def webdataset(pattern: str, root: Path | None, download: bool) -> Splits:
 def _source(paths: list[Path], places: list[Place], skipped: list[Skip]) -> Decoded:
     labels = [place.label for place in places if place.label is not None]
     known = torch.tensor(labels) if len(labels) == len(places) else None
+    if labels and known is None:
+        some = f"{len(labels)} of {len(places)} images of {paths[0].name} and the shards with it have a label"
+        warnings.warn(f"{some}: as not all do, none is used", stacklevel=2)
     classes = None if known is None else [str(number) for number in range(int(known.max()) + 1)]
     table = np.array([(place.shard, place.offset, place.length) for place in places], dtype=np.int64)
     names = Names(place.name for place in places)
@@ -118,7 +122,7 @@ def index(path: Path, number: int = 0) -> tuple[list[Place], list[Skip]]:
                 if kind.lower() in parts:
                     skipped.append(Skip(f"{path.name}:{member.name}", "is there twice; the first counts"))
                 parts.setdefault(kind.lower(), member)
-            file.seek(-1024, os.SEEK_END)
+            file.seek(-min(1024, path.stat().st_size), os.SEEK_END)
             if any(file.read()):
                 skipped.append(Skip(path.name, "has no end mark, so the shard may be cut short"))
             places = [_place(f"{path.name}:{key}", number, parts, file, skipped) for key, parts in samples.items()]
@@ -170,7 +174,9 @@ def _wild(path: Path) -> list[Path]:
     if any(mark in path.name for mark in "*?["):
         return sorted(path.parent.glob(path.name))
     if not path.is_file():
-        raise FileNotFoundError(f"there is no shard {path}")
+        where = path.parent if path.parent.is_dir() else f"{path.parent}, which is no folder"
+        how = "give shards by path or address, such as a-{00..07}.tar"
+        raise FileNotFoundError(f"there is no shard {path.name} in {where}: {how}")
     return [path]
 
 
@@ -183,7 +189,9 @@ def _local(name: str, root: Path | None, download: bool) -> Path:
         return Path(name).expanduser()
     # the address is made one flat name, so that it cannot point out of the folder
     home = base("webdataset", root, "shards", "set data.download=true to fetch them")
-    target = home / "webdataset" / re.sub(r"[^\w.-]+", "_", f"{parts.netloc}{parts.path}")
+    flat = re.sub(r"[^\w.-]+", "_", f"{parts.netloc}{parts.path}")
+    asked = hashlib.blake2b(parts.query.encode(), digest_size=8).hexdigest() if parts.query else ""
+    target = home / "webdataset" / f"{asked}{asked and '-'}{flat}"
     if not target.exists():
         if not download:
             raise FileNotFoundError(f"{name} is not in {target.parent} yet; set data.download=true to fetch it")

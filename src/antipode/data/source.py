@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,6 +44,21 @@ class Source(Protocol):
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
         """Images uint8 (B,C,H,W) and their labels."""
+
+
+class Numbered(Sequence[str]):
+    """The names "image 0", "image 1", ... without a list of them."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Any:
+        if not -self.length <= index < self.length:  # what ends a loop over it
+            raise IndexError(f"there are {self.length} images, and none at {index}")
+        return f"image {index % self.length}"
 
 
 @dataclass(frozen=True)
@@ -152,7 +167,10 @@ def centre(image: Tensor, size: int, edge: int | None = None) -> Tensor:
     return middle.contiguous()
 
 
-def subset(source: Source, indices: Tensor) -> Source:
+Some = TypeVar("Some", bound=Source)
+
+
+def subset(source: Some, indices: Tensor) -> Some:
     """The images of a source at `indices`, in that order."""
     labels = None if source.labels is None else source.labels[indices]
     if isinstance(source, Memory):

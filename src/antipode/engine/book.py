@@ -1,6 +1,5 @@
 """The record of a run: metrics, health, checkpoints, the monitor's scores."""
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ Monitor = Callable[[Learner, int], dict[str, float]]  # learner, epoch -> scores
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; a checkpoint is written."""
+    """The run was asked to stop, and a checkpoint is written; or it is in trouble, and of that there is none."""
 
 
 class Unhealthy(UserWarning):
@@ -45,14 +44,15 @@ class Book:
         self.monitor, self.loggers = monitor, loggers
         self.mine = dist.rank() == 0
         self.scores: dict[str, float] = {}
-        self.health: dict[str, float] = {}  # of the last check
+        self.health: dict[str, float] = {}  # of the last check, once that counts
         self.clock, self.seen, self.warned = time.perf_counter(), 0, ""
 
     def note(self, step: int, epoch: int, rates: dict[str, float], out: Output, norm: torch.Tensor) -> None:
         """Record a step where it is due; the device is asked for numbers only then."""
         plan, total = self.job.recipe.monitor, self.job.loader.total
         self.seen += self.job.loader.batch
-        if step % plan.log_every == 0 or step + 1 == total:
+        checked = bool(plan.health_every) and (step % plan.health_every == 0 or step + 1 == total)
+        if checked or step % plan.log_every == 0 or step + 1 == total:
             values = dist.mean(torch.stack([*out.metrics.values(), norm])).tolist()  # one transfer from the device
             row: dict[str, Any] = {
                 "step": step,
@@ -62,9 +62,10 @@ class Book:
             row |= {f"lr_{name}": rate for name, rate in rates.items()}
             row["images_per_second"] = self.seen / max(time.perf_counter() - self.clock, 1e-9)
             self.clock, self.seen = time.perf_counter(), 0
-            if plan.health_every and (step % plan.health_every == 0 or step + 1 == total):
-                self.health = self._check(row, out.keys)
-                row |= self.health
+            if checked:
+                found = self._check(row, out.keys)
+                row |= found
+                self.health = found if step >= self.watch.settling else {}
             self._write(row, out.keys)
         else:
             self.shown.advance(step)
@@ -89,7 +90,9 @@ class Book:
         # between two checks the last one counts, or a collapse would be told again after each
         trouble = self.watch.trouble(self.health | row, min(len(keys) * dist.world(), health.ENOUGH, keys.shape[1]))
         if trouble and trouble.fatal and self.job.recipe.train.on_collapse == "stop":
-            raise Interrupted(f"{trouble.sentence}; stopped because train.on_collapse=stop")
+            there = "the last checkpoint" if self.run.begun() else "the start"  # none is written of a broken network
+            on = f"with train.on_collapse=warn the same command goes on from {there}"
+            raise Interrupted(f"{trouble.sentence}; stopped because train.on_collapse=stop, {on}")
         kind = trouble.kind if trouble else ""
         if trouble and kind != self.warned and self.mine:
             warnings.warn(trouble.sentence, Unhealthy, stacklevel=2)
@@ -99,9 +102,10 @@ class Book:
         every = self.job.recipe.monitor.knn_every
         ended = (step + 1) % self.job.loader.per_epoch == 0
         if self.monitor and every and ended and (epoch + 1) % every == 0:
+            began = time.perf_counter()
             self.scores = self.monitor(self.job.learner, epoch)
             self._record({"step": step, "epoch": epoch, **self.scores})
-            self.clock = time.perf_counter()
+            self.clock += time.perf_counter() - began  # which is no time of training
 
     def _record(self, row: dict[str, Any]) -> None:
         if self.mine:
@@ -128,7 +132,7 @@ def negatives(job: Job) -> int:
     contrast = objective.contrast if isinstance(objective, Adversarial) else objective
     if not isinstance(contrast, Contrast):
         return 0
-    images, count = job.loader.batch, 0
+    images, count = job.loader.batch // job.step.accumulate, 0
     for part in contrast.negatives:
         if isinstance(part, Queue):
             count += len(part.vectors)
@@ -139,11 +143,7 @@ def negatives(job: Job) -> int:
 
 
 def settling(job: Job) -> int:
-    """Steps until a queue holds keys alone, or a bank is full, and an epoch more, but not more than 1,000.
-
-    MoCo v2 on CIFAR-10 is as narrow as a collapsed network at step 100 (spread .05), and recovers by itself.
-    """
+    """Steps before the health of a run counts."""
     kept = [len(part.vectors) for part in job.learner.modules() if isinstance(part, Queue)]
     kept += [len(part.weight) for part in job.learner.modules() if isinstance(part, Bank)]
-    young = min(max(health.YOUNG, job.loader.per_epoch), 1000)
-    return young + math.ceil(max(kept, default=0) / job.loader.batch)
+    return health.settling(max(kept, default=0), job.loader.batch, job.loader.per_epoch)

@@ -62,10 +62,12 @@ def export(net: nn.Module, path: Path, *, format: str, name: str, stem: str | No
         near = difflib.get_close_matches(format.lower(), FORMATS, 1, 0.4)
         raise ValueError(f"there is no format {format!r}{f', did you mean {near[0]!r}?' if near else ''}{_known()}")
     suffixes = FORMATS[format].suffixes
-    if path.suffix not in suffixes or path.is_dir():
+    others = {suffix for form in FORMATS.values() for suffix in form.suffixes} - set(suffixes)
+    # Detectron2 tells its files by their endings; elsewhere one that is no other software's may be anything
+    if path.is_dir() or path.suffix in others or (format == "detectron2" and path.suffix not in suffixes):
         raise ValueError(f"a file for {format} is named *{' or *'.join(suffixes)}, not {path.name!r}")
-    net = net.cpu().eval()
-    content = FORMATS[format].make(Trained(net, name, stem or "imagenet", size, tensors(net)), path.suffix)
+    net, kind = net.cpu().eval(), path.suffix if path.suffix in suffixes else suffixes[0]
+    content = FORMATS[format].make(Trained(net, name, stem or "imagenet", size, tensors(net)), kind)
     with whole(path) as file:
         file.write(content)
     return path

@@ -77,6 +77,10 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
     # all batches have one shape; the search made SimCLR's step 6 % and BYOL's 7 % faster than cuDNN's guesses (H200)
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = not recipe.train.deterministic
+    share = recipe.train.batch // dist.world()
+    if share % recipe.train.accumulate:
+        each = f"the {share} images of each of {dist.world()} ranks"
+        raise ValueError(f"train.accumulate={recipe.train.accumulate} does not divide {each}")
     data = splits or load(recipe.data.name, root=recipe.data.root, download=recipe.data.download)
     policy = dict(recipe.views.arguments)
     views = make_views(recipe.views.policy, size=recipe.views.size, mean=data.mean, std=data.std, **policy).to(device)
@@ -146,7 +150,7 @@ def optimisers(recipe: Recipe, learner: Learner) -> tuple[Optims, dict[str, tupl
 def pick_device(name: str) -> torch.device:
     """The device of a recipe; auto takes a GPU where there is one."""
     if name not in ("auto", "cpu", "cuda", "mps"):
-        raise ValueError(f"there is no device {name!r}: choose auto, cpu, cuda or mps")
+        raise ValueError(f"the device is one of auto, cpu, cuda, mps, not {name!r}")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():

@@ -21,6 +21,7 @@ from antipode.recipes.layer import FOLLOWING, Case, Layer, said
 from antipode.recipes.pairs import VARIANTS
 from antipode.recipes.papers import PAPERS
 from antipode.recipes.schema import SECTIONS, Backbone, Data, Group, Method, Monitor, Section, Train, Views, fields
+from antipode.schedule import scaled
 
 FLAGS = {  # the command line's names for keys
     "method.name": "--method",
@@ -122,6 +123,15 @@ def resolve(
     found = _assemble({key: whole[key] for key in kinds if key in whole})
     _check(found)
     return found
+
+
+def rescaled(recipe: Recipe) -> str | None:
+    """What a batch other than the recipe's own does to the rates, where one was asked for."""
+    if not recipe.sources.get("train.batch", "").startswith("--"):
+        return None
+    batch, views = recipe.train.batch, views_needed(recipe.method.name, recipe.method.arguments)
+    rates = [f"{name} {scaled(one.lr, one.rule, batch, views):.4g} ({one.rule})" for name, one in recipe.optim.items()]
+    return f"a batch of {batch}: rates {', '.join(rates)}"
 
 
 def views_needed(method: str, arguments: Mapping[str, Any] | None = None) -> int:
@@ -286,7 +296,7 @@ def _check(recipe: Recipe) -> None:
     _check_backbone(recipe.backbone)
     method, policy = recipe.method, recipe.views.policy
     made = views(policy, size=recipe.views.size, **recipe.views.arguments).count
-    needed = sketch(method.name, method.arguments).views
+    needed = views_needed(method.name, method.arguments)
     if made != needed:
         raise ValueError(f"method {method.name} takes {needed} views of each image, but policy {policy} makes {made}")
     if recipe.train.batch % recipe.train.accumulate:

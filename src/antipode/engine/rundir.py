@@ -15,10 +15,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+from weakref import WeakValueDictionary
 
 from antipode.files import whole
 
 ADDING = threading.Lock()
+FILES = ("recipe.json", "env.json", "metrics.jsonl", "scores.json", "analysis.json", "network.json", "wandb.json")
+WEIGHTS, PAGE = "backbone.safetensors", "report.html"
+FOLDERS = ("checkpoints", "tensorboard", "features")
+
+
+class Lock:
+    """A locked file of this process, let go with the last who holds this."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+
+    def __del__(self) -> None:
+        self.file.close()
+
+
+# a record lock is the process's: whoever closes the file once more lets go of it for all, so all share one handle
+LOCKS: WeakValueDictionary[Path, Lock] = WeakValueDictionary()
 
 
 class RunDir:
@@ -27,7 +45,7 @@ class RunDir:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
         self.checkpoints = self.path / "checkpoints"
-        self.lock: IO[str] | None = None
+        self.lock: Lock | None = None
 
     def holds_run(self) -> bool:
         """Whether a run was begun here."""
@@ -35,11 +53,11 @@ class RunDir:
 
     def trained(self) -> bool:
         """Whether a step was taken here, as far as the folder tells."""
-        return self.begun() or bool(self.metrics()) or (self.path / "backbone.safetensors").exists()
+        return self.begun() or bool(self.metrics()) or (self.path / WEIGHTS).exists()
 
     def begun(self) -> bool:
         """Whether there is a checkpoint to go on from."""
-        return any(self.checkpoints.glob("*.pt"))
+        return (self.checkpoints / "last.pt").exists() or any(self.checkpoints.glob("step-*.pt"))
 
     def claim(self, patience: float = 20.0) -> None:
         """Take the folder for this process until it ends or lets go; one that is about to let go is waited for.
@@ -49,24 +67,29 @@ class RunDir:
         if self.lock is not None or os.name != "posix":
             return
         self.path.mkdir(parents=True, exist_ok=True)
+        self.lock = LOCKS.get(self.path.resolve())
+        if self.lock is None:
+            self.lock = LOCKS[self.path.resolve()] = self._locked(patience)
+        for left in self.checkpoints.glob(".*.tmp"):  # by a process that was killed while it wrote: nobody else does
+            left.unlink(missing_ok=True)
+
+    def _locked(self, patience: float) -> Lock:
         lock, until = (self.path / ".lock").open("a+"), time.monotonic() + patience
         while not _locked(lock):
             if time.monotonic() > until:
                 lock.seek(0)
-                raise ValueError(f"{self.path} is in use: process {lock.read()} trains there, wait for it or stop it")
+                owner = lock.read()
+                lock.close()
+                raise ValueError(f"{self.path} is in use: process {owner} trains there, wait for it or stop it")
             time.sleep(0.1)
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
-        self.lock = lock
-        for left in self.checkpoints.glob(".*.tmp"):  # by a process that was killed while it wrote: nobody else does
-            left.unlink(missing_ok=True)
+        return Lock(lock)
 
     def release(self) -> None:
-        """Let others have the folder."""
-        if self.lock is not None:
-            self.lock.close()
-            self.lock = None
+        """Let others have the folder, unless somebody else in this process holds it, too."""
+        self.lock = None
 
     def clear(self) -> None:
         """Remove a run, and nothing else that lies in the folder."""
@@ -115,10 +138,10 @@ class RunDir:
         return self.path / f".old{state and '.'}{state}"
 
     def _parts(self) -> list[Path]:
-        """What is the run's own in the folder, and nothing else that lies there."""
-        names = ("backbone.safetensors", "report.html", self.checkpoints.name, "tensorboard", "features")
-        found = [*self.path.glob("*.json"), *self.path.glob("*.jsonl")]
-        return [*filter(Path.is_file, found), *filter(Path.exists, (self.path / name for name in names))]
+        """What is the run's own in the folder, and nothing else that lies there: none of it where there is no run."""
+        if not (self.holds_run() or self.begun() or (self.path / "network.json").exists()):
+            return []
+        return [*filter(Path.exists, (self.path / name for name in (*FILES, WEIGHTS, PAGE, *FOLDERS)))]
 
     def write_json(self, name: str, value: Any) -> None:
         """Replace a JSON file of the run, whole or not at all."""
@@ -227,16 +250,18 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the package's own checkout, with a + where it has changes; None where it was installed."""
-    home = Path(__file__).parent
+    """The commit of the package's own checkout, with a + where it has changes; None where it was installed.
+
+    An installation may lie inside of somebody else's checkout, whose commit is not ours.
+    """
+    home = Path(__file__).resolve().parents[3]
     try:
-        found = subprocess.run(
-            ["git", "-C", str(home), "describe", "--always", "--dirty=+", "--abbrev=40"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
+        top = _git(home, "rev-parse", "--show-toplevel")
+        return _git(home, "describe", "--always", "--dirty=+", "--abbrev=40") if Path(top).resolve() == home else None
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    found = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
     return found.stdout.strip()

@@ -23,7 +23,7 @@ WARM = 3  # steps that run eagerly before one is captured
 
 
 class Slower(UserWarning):
-    """Compilation or capture failed, and training goes on without it."""
+    """Compilation failed, and training goes on without it."""
 
 
 class Step:

@@ -6,14 +6,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from antipode.engine.overrides import nearest
 from antipode.engine.recipe import Recipe, resolve
 from antipode.engine.restore import restored
 from antipode.engine.rundir import RunDir
 from antipode.engine.weights import bare, fit, read, reopened, start
-from antipode.nets.backbone import Stem
+from antipode.nets.backbone import RESNETS, Stem
 from antipode.nets.backbone import backbone as make_backbone
 
 FOREIGN = ("random", "torchvision", "file")
+SUPERVISED = tuple(name for name in RESNETS if not name.endswith(("-slim", "x2", "x4")))
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,11 @@ def subject(
     kind, colon, rest = text.partition(":")
     if not colon or kind not in FOREIGN:
         return _run(Path(text).expanduser(), module, colon)
-    data = data or "shapes"  # as everywhere
     path, _, name = rest.rpartition("@") if kind == "file" else ("", "", rest)
     if kind == "file" and not (path and name):
         raise ValueError(f"{text} names no file and network: write file:PATH@NAME, such as file:moco.pth@resnet50")
     folder = out or Path("runs") / f"{kind}-{Path(path).stem or name}".replace(":", "-")
+    data = data or RunDir(folder).read_object("network.json").get("data", "shapes")  # what it was scored on first
     return _foreign(text, kind, path, name, data=data, folder=folder, seed=seed)
 
 
@@ -80,6 +82,8 @@ def _run(path: Path, module: nn.Module | None, colon: str) -> Subject:
 
 def _foreign(text: str, kind: str, path: str, name: str, *, data: str, folder: Path, seed: int) -> Subject:
     """A network that no run made: an untrained one has the stem that its data ask for, weights bring their own."""
+    if kind == "torchvision" and name not in SUPERVISED:
+        raise ValueError(f"torchvision has no ImageNet weights for {name!r}{nearest(name, SUPERVISED)}")
     recipe = resolve(method="simclr", data=data, flags={"backbone.name": name, "train.seed": seed})
     torch.manual_seed(seed)
     if kind == "random":

@@ -16,7 +16,7 @@ from antipode.engine import checkpoint, health, logs
 from antipode.engine.book import Book, Interrupted, Monitor, Unhealthy, settling
 from antipode.engine.job import Job, build, pick_device
 from antipode.engine.progress import display
-from antipode.engine.recipe import Recipe
+from antipode.engine.recipe import Recipe, rescaled
 from antipode.engine.rundir import RunDir, environment
 
 __all__ = ["Book", "Interrupted", "Job", "Monitor", "Unhealthy", "build", "pick_device", "train"]
@@ -37,7 +37,7 @@ def train(
 
     With `overwrite` a run that is there gives way when the new one has taken its first step, and stays if that fails.
     """
-    with dist.together():
+    with dist.together(), unchanged():
         job = build(recipe, splits, backbone, fresh=overwrite or not run.begun())
         with prepared(run, overwrite) if dist.rank() == 0 else nullcontext(_nothing) as stands:
             dist.any_rank(False, job.device)  # nobody looks for a checkpoint before it is set aside
@@ -54,6 +54,21 @@ def prepared(run: RunDir, overwrite: bool) -> Iterator[Callable[[], None]]:
             yield stands
     finally:
         run.release()
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """What a recipe asks of torch as a whole (same bits, search for kernels) does not outlast its run."""
+    same, warn, search = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+    )
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(same, warn_only=warn)
+        torch.backends.cudnn.benchmark = search
 
 
 def _nothing() -> None:
@@ -73,8 +88,8 @@ def _loop(job: Job, run: RunDir, monitor: Monitor | None, stands: Callable[[], N
             book.note(step, epoch, rates, out, norm)
             if step == start:
                 stands()
-                if not silent:
-                    announce(job)
+                if not silent and (sentence := rescaled(recipe)):
+                    print(sentence, file=sys.stderr)
             done = step + 1
             wanted = bool(asked) or dist.deserted()
             stop = wanted if dist.world() == 1 else step % 10 == 9 and dist.any_rank(wanted, job.device)
@@ -84,14 +99,6 @@ def _loop(job: Job, run: RunDir, monitor: Monitor | None, stands: Callable[[], N
                 raise Interrupted(f"stopped after step {done} of {job.loader.total}; {again} goes on there")
         book.finish()
     dist.any_rank(False, job.device)  # nobody looks for the weights before they are written
-
-
-def announce(job: Job) -> None:
-    """Say what a batch other than the recipe's own does to the rates."""
-    batch = job.recipe.train.batch
-    if job.recipe.sources.get("train.batch", "").startswith("--"):
-        rates = [f"{name} {base:.4g} ({job.recipe.optim[name].rule})" for name, (base, _) in job.schedules.items()]
-        print(f"a batch of {batch}: rates {', '.join(rates)}", file=sys.stderr)
 
 
 def begin(job: Job, run: RunDir) -> tuple[int, health.Watch]:

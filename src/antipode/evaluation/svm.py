@@ -167,7 +167,7 @@ def fitted(x: Array, sign: Array, cost: float, seed: int) -> tuple[Array, float,
         dual=True,
         tol=1e-4,
         max_iter=STEPS,
-        random_state=seed,
+        random_state=seed % 2**32,  # all that scikit-learn takes
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # counted instead: hundreds of fits may say it

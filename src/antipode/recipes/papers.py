@@ -79,7 +79,8 @@ def simo(case: Case) -> Layer:
 
 def adco(case: Case) -> Layer:
     """Cosine per epoch from .03 to .0006, for small banks from .04 to .0006."""
-    few = int(case.arguments.get("bank", 65536)) <= 8192
+    small = 65536 if case.images is None or case.images > 65536 else 8192  # the bank follows the images (small.py)
+    few = int(case.arguments.get("bank", small)) <= 8192
     source, lr = (ADCO_8192, 0.04) if few else (ADCO, 0.03)
     floor = said(f"{ADCO}: .0006 of {lr}", {"optim.network.floor": round(0.0006 / lr, 6)})
     taus = method(ADCO_8192, tau=0.14, tau_bank=0.03) if few else method(ADCO, tau=0.12, tau_bank=0.02)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from antipode.engine.health import ENOUGH, YOUNG, Trouble, Watch
+from antipode.engine.health import ENOUGH, Trouble, Watch, settling
 from antipode.reporting.curves import number
 from antipode.reporting.gather import Record
 
@@ -52,13 +52,15 @@ def _health(one: Record) -> dict[str, str]:
     batch, width, *kept = (one.value(key) for key in ("train.batch", "method.dim", "method.queue", "method.bank"))
     limit = min((int(size) for size in (batch, width, ENOUGH) if number(size)), default=1)
     filling = max((int(size) for size in kept if number(size)), default=0)
-    watch, last, seen = Watch(YOUNG + math.ceil(filling / (batch or 1))), dict[str, Any](), dict[str, str]()
+    watch = Watch(settling(filling, batch or 1, math.ceil(one.per_epoch or 0)))
+    last, seen = dict[str, Any](), dict[str, str]()
     now: Trouble | None = None
     for row in one.rows:
         if "loss" not in row or any(value is None for value in row.values()):  # the log has null for what is no number
             continue
         watch.note(row)
-        last |= {key: row[key] for key in ("spread", "rank", "bank_drift") if key in row}
+        if row["step"] >= watch.settling:
+            last |= {key: row[key] for key in ("spread", "rank", "bank_drift") if key in row}
         now = watch.trouble(last | row, limit)
         if now:
             seen.setdefault(now.kind, now.sentence)

@@ -61,8 +61,8 @@ def _tsne(x: Tensor, seed: int) -> Tensor:
 
     perplexity = min(30.0, (len(x) - 1) / 3)
     with threadpool_limits(1):
-        places = TSNE(perplexity=perplexity, init="pca", max_iter=500, random_state=seed).fit_transform(x.numpy())
-    return torch.from_numpy(places)
+        tsne = TSNE(perplexity=perplexity, init="pca", max_iter=500, random_state=seed % 2**32)  # all that it takes
+        return torch.from_numpy(tsne.fit_transform(x.numpy()))
 
 
 def _square(places: Tensor) -> list[int]:
