@@ -6,9 +6,11 @@ import signal
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 import antipode
 from antipode.engine.book import Book, Interrupted
+from antipode.engine.step import Slower
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,6 +23,29 @@ def trained(method, out):
     torch.compiler.reset()
     values = {"train.deterministic": True, "train.epochs": 4}
     return antipode.pretrain(f"digits.{method}", out=out, device="cuda", overrides=values, quiet=True)
+
+
+class Asks(nn.Module):
+    """A network that wants to know on the host what a tensor holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, 2, 1)
+
+    def forward(self, x):
+        x = self.conv(x).relu().mean((2, 3))
+        return x * 2 if x.mean().item() > 0 else x
+
+
+def test_a_network_that_can_be_neither_compiled_nor_captured_trains_all_the_same(tmp_path):
+    torch.compiler.reset()
+    with pytest.warns(Slower, match="training goes on without it") as told:
+        run = antipode.pretrain(
+            method="simclr", data="shapes", backbone=Asks(), epochs=1, out=tmp_path, device="cuda", quiet=True
+        )
+    said = " ".join(str(one.message) for one in told)
+    assert "compiling the learner failed" in said and "capturing the step as a CUDA graph failed" in said
+    assert (run.path / "backbone.safetensors").exists() and run.metrics()[-1]["loss"] > 0
 
 
 @pytest.mark.parametrize("method", ["dcl", "adco", "mocov2", "byol"])

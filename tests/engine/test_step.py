@@ -1,5 +1,6 @@
 """One step: accumulation, clipping, falling back, and what is said when memory or health gives out."""
 
+import contextlib
 import copy
 
 import pytest
@@ -166,6 +167,28 @@ def test_the_bound_on_mutual_information_is_eqcos_and_only_for_coupled_losses():
     assert health.bound(make("mocov2"), 1.0, 20) == pytest.approx(torch.tensor(21.0).log().item() - 1)
     assert health.bound(make("eqco", alpha=100.0), 1.0, 5) == pytest.approx(torch.tensor(101.0).log().item() - 1)
     assert health.bound(make("dcl"), 1.0, 14) is None
+
+
+def test_a_step_that_cannot_be_captured_is_taken_without(monkeypatch):
+    """As that of a network which asks the host what a tensor holds; it is said once, and tried once."""
+    taken, b = one(make("simclr")), batch(2)
+    captured = step.Graph(taken, torch.zeros(8, 3, 8, 8), type("Views", (), {"apply": None})(), 8)
+    tried, aside = [], []
+
+    @contextlib.contextmanager
+    def refuses(graph):
+        tried.append(graph)
+        yield
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", refuses)
+    monkeypatch.setattr(captured, "_body", lambda: None)
+    monkeypatch.setattr(captured, "_aside", lambda: aside.append(1) or taken(b))
+    with pytest.warns(step.Slower, match="capturing the step .* failed .*not permitted.*; training goes on") as told:
+        results = [captured(torch.arange(8), torch.tensor(0)) for _ in range(step.WARM + 3)]
+    assert len(tried) == 1 and len([one for one in told if one.category is step.Slower]) == 1
+    assert len(aside) == len(results) and all(out.loss.isfinite() for out, _ in results)
 
 
 def test_a_step_is_captured_only_after_the_compiler_saw_it_as_it_will_stay(monkeypatch):

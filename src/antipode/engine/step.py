@@ -23,7 +23,7 @@ WARM = 3  # steps that run eagerly before one is captured
 
 
 class Slower(UserWarning):
-    """Compilation failed, and training goes on without it."""
+    """Compilation or capture failed, and training goes on without it."""
 
 
 class Step:
@@ -98,7 +98,7 @@ class Graph:
         self.owner = torch.arange(count, device=images.device)
         self.key = torch.zeros((), dtype=torch.int64, device=images.device)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.warm = 0
+        self.warm, self.able = 0, True
 
     def __call__(self, owner: Tensor, key: Tensor) -> tuple[Output, Tensor]:
         """The step of these images; the first ones run eagerly on a side stream, as capture demands."""
@@ -109,7 +109,7 @@ class Graph:
             return self.result
         # a bank that is full makes another step, and the compiler must have seen that one before it is captured
         self.warm = 0 if filling(self.step.learner) else self.warm + 1
-        return self._aside() if self.warm <= WARM else self._capture()
+        return self._capture() if self.able and self.warm > WARM else self._aside()
 
     def _body(self) -> tuple[Output, Tensor]:
         chance = uniforms(self.key, self.owner, self.views)
@@ -126,8 +126,15 @@ class Graph:
 
     def _capture(self) -> tuple[Output, Tensor]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.result = self._body()
+        try:
+            with torch.cuda.graph(graph):
+                self.result = self._body()
+        except (torch.OutOfMemoryError, ValueError):
+            raise
+        except RuntimeError as error:  # a network of one's own may ask the host what a tensor holds
+            self.able = False
+            slower("capturing the step as a CUDA graph", error)
+            return self._aside()
         self.graph = graph
         graph.replay()  # capturing itself computes nothing
         return self.result
