@@ -28,8 +28,8 @@ MAY = {
     "evaluation": {
         *("types", "files", "dist", "rng", "core", "nets", "functional", "data", "optim", "schedule", "evaluation"),
     },
-    "analysis": {"types", "rng", "core", "methods", "functional", "data", "engine", "evaluation", "analysis"},
-    "reporting": {"evaluation", "data", "engine", "methods", "reporting"},
+    "analysis": {"types", "files", "rng", "core", "methods", "functional", "data", "engine", "evaluation", "analysis"},
+    "reporting": {"files", "evaluation", "data", "engine", "methods", "reporting"},
     "api": {
         *("types", "files", "dist", "data", "nets", "engine", "evaluation", "analysis", "reporting", "methods"),
         "functional",
@@ -38,7 +38,7 @@ MAY = {
         *("api", "files", "rng", "analysis", "data", "engine", "evaluation", "nets", "recipes", "reproduction"),
     },
     "listing": {"analysis", "reproduction", "methods", "engine", "data", "evaluation", "nets"},
-    "cli": {"api", "engine", "data", "listing", "reproduction", "__version__"},
+    "cli": {"api", "files", "engine", "data", "listing", "reproduction", "__version__"},
     "__main__": {"cli"},
 }
 

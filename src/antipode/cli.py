@@ -4,7 +4,6 @@ Whatever is wrong with the input ends with status 2 and one sentence on stderr.
 """
 
 import json
-import math
 import os
 import re
 import signal
@@ -20,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from antipode import __version__
+from antipode.files import finite
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -305,16 +305,7 @@ def show(
 def say(value: Any, text: str, as_json: bool) -> None:
     """Print for people or for programs; of several ranks one speaks."""
     if os.environ.get("RANK", "0") == "0":
-        print(json.dumps(_finite(value), allow_nan=False) if as_json else text, flush=True)
-
-
-def _finite(value: Any) -> Any:
-    """The same with null where JSON has no number: a loss that diverged is no reason for broken output."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        print(json.dumps(finite(value), allow_nan=False) if as_json else text, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> None:

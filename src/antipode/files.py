@@ -1,10 +1,11 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and numbers that JSON can hold."""
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextmanager
@@ -31,3 +32,12 @@ def sync(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def finite(value: Any) -> Any:
+    """The same, of dicts and lists all through, with None for numbers that JSON does not know."""
+    if isinstance(value, dict):
+        return {str(key): finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

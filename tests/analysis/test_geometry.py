@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from antipode.analysis import geometry
-from antipode.analysis.result import curve, finite, histogram
+from antipode.analysis.result import curve, histogram
+from antipode.files import finite
 from antipode.functional import uniformity
 from tests.analysis.vectors import pairs, rotation
 

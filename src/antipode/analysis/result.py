@@ -4,7 +4,6 @@
 xlabel}}, "notes": [sentences]}; what an analysis does not have is absent.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,12 +32,3 @@ def histogram(values: Tensor, low: float, high: float, xlabel: str, bins: int = 
     inside = values.detach().double().cpu().flatten().clamp(low, high)
     places = (torch.bucketize(inside, edges, right=True) - 1).clamp(0, bins - 1)
     return {"edges": edges.tolist(), "counts": places.bincount(minlength=bins).tolist(), "xlabel": xlabel}
-
-
-def finite(value: Any) -> Any:
-    """The same with None for numbers that JSON does not know."""
-    if isinstance(value, dict):
-        return {str(key): finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

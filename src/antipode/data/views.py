@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from antipode.data.operation import Blur, Centre, Crop
 from antipode.data.policy import POLICIES, View
+from antipode.data.splits import IMAGENET_MEAN, IMAGENET_STD
 from antipode.types import fitted
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 CACHED = 2**20  # values of the views that are computed at once on a CPU: 4 MB
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import math
 import os
 import platform
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 from weakref import WeakValueDictionary
 
-from antipode.files import whole
+from antipode.files import finite, whole
 
 ADDING = threading.Lock()
 FILES = ("recipe.json", "env.json", "metrics.jsonl", "scores.json", "analysis.json", "network.json", "wandb.json")
@@ -182,7 +181,7 @@ class RunDir:
     def record(self, row: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
         with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({name: finite(value) for name, value in row.items()}) + "\n")
+            file.write(json.dumps(finite(row)) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """All whole lines of metrics.jsonl; a line that a crash cut short is left out."""
@@ -211,11 +210,6 @@ def _locked(file: IO[str]) -> bool:
     except OSError as error:
         return error.errno not in (errno.EACCES, errno.EAGAIN)
     return True
-
-
-def finite(value: Any) -> Any:
-    """The value, or None for a number that JSON does not know."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:

@@ -7,13 +7,13 @@ import base64
 import hashlib
 import html
 import json
-import math
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from antipode.evaluation.task import Task
+from antipode.files import finite
 from antipode.reporting import facts, spread
 from antipode.reporting.album import Album, nothing, pictures
 from antipode.reporting.analyses import drawable
@@ -124,14 +124,5 @@ def document(name: str, head: str, notes: str, content: dict[str, Any]) -> str:
 
 def embedded(content: Any) -> str:
     """JSON that may stand inside a script element: no character of it can end the element or begin a comment."""
-    text = json.dumps(_finite(content), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(finite(content), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _finite(value: Any) -> Any:
-    """The same with null where JSON has no number."""
-    if isinstance(value, dict):
-        return {str(key): _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

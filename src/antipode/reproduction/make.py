@@ -13,14 +13,13 @@ from typing import Any
 
 from antipode import api
 from antipode.analysis import catalog as analyses
-from antipode.analysis.result import finite
 from antipode.data.catalog import load
 from antipode.engine.rundir import RunDir, environment
 from antipode.engine.subject import subject
 from antipode.engine.train import pick_device
 from antipode.evaluation import protocol
 from antipode.evaluation.precision import library
-from antipode.files import whole
+from antipode.files import finite, whole
 from antipode.reproduction import present
 from antipode.reproduction.collect import collect, key
 from antipode.reproduction.item import Cells, Law, Measure, Place
