@@ -1,7 +1,8 @@
 """What the command line and Python users call."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from antipode.engine.restore import restored
 from antipode.engine.rundir import RunDir
 from antipode.engine.subject import Subject, subject
 from antipode.engine.train import Monitor, pick_device, train
+from antipode.engine.weights import Normal, normal
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
 from antipode.evaluation.nearest import accuracy
@@ -96,17 +98,26 @@ def pretrain(
     asked = partial(resolve, recipe, method=method, data=named, overrides=overrides, flags=flags)
     wanted = asked()
     run = RunDir(out or Path("runs") / f"{wanted.data.name.replace('/', '-').replace(':', '-')}.{wanted.method.name}")
-    if dist.first() and run.path.exists():
-        run.claim()
-        run.recover()
-    if dist.restarted() and run.read_json("env.json").get("launch") == dist.launch():
-        resume, overwrite = True, False  # what is there is the first attempt's, not what was to be replaced
-    if not resume and not overwrite and run.holds_run() and run.trained():
-        raise ValueError(f"{run.path} holds a run already: go on with --resume, or replace it with --overwrite")
+    with _claimed(run):
+        return _pretrained(run, wanted, asked, data, module, resume, overwrite, quiet)
+
+
+def _pretrained(
+    run: RunDir,
+    wanted: Recipe,
+    asked: Callable[..., Recipe],
+    data: Given | None,
+    module: nn.Module | None,
+    resume: bool,
+    overwrite: bool,
+    quiet: bool,
+) -> Run:
+    """The same in a folder that is this process's."""
+    resume, overwrite = _intended(run, resume, overwrite)
     if data is None or isinstance(data, str):
         splits = load(wanted.data.name, wanted.data.root, wanted.data.download)
     else:
-        splits = load(data)
+        splits = load(data, ask=bool(wanted.monitor.knn_every))  # training itself needs no labels
     if dist.first():
         _tell(wanted, splits)
     if module is not None:
@@ -121,6 +132,33 @@ def pretrain(
     again = f"the same command without {' and '.join(fresh)}" if fresh else "the same command"
     train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, again=again, quiet=quiet)
     return Run(run.path, module, None if isinstance(data, str) else data)
+
+
+@contextmanager
+def _claimed(run: RunDir) -> Iterator[None]:
+    """The folder for this process, before anybody looks what is in it; one that was made for nothing goes again."""
+    made = [place for place in (run.path, *run.path.parents) if not place.exists()]
+    try:
+        if dist.first():
+            run.claim()
+            run.recover()
+        yield
+    finally:
+        run.release()
+        if made and dist.first() and {file.name for file in run.path.glob("*")} == {".lock"}:
+            (run.path / ".lock").unlink(missing_ok=True)
+            with suppress(OSError):  # somebody else may have put something there
+                for place in made:
+                    place.rmdir()
+
+
+def _intended(run: RunDir, resume: bool, overwrite: bool) -> tuple[bool, bool]:
+    """Whether to go on with a run that is there, and whether to replace it."""
+    if dist.restarted() and run.read_json("env.json").get("launch") == dist.launch():
+        return True, False  # what is there is the first attempt's, not what was to be replaced
+    if not resume and not overwrite and run.holds_run() and run.trained():
+        raise ValueError(f"{run.path} holds a run already: go on with --resume, or replace it with --overwrite")
+    return resume, overwrite
 
 
 def _tell(recipe: Recipe, splits: Splits) -> None:
@@ -159,7 +197,8 @@ def _same(run: RunDir, wanted: Recipe) -> None:
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         text = "; ".join(changed[:3])
-        raise ValueError(f"{run.path} was started with another recipe ({text}{more}); use another --out")
+        own = f"the run's own {run.path / 'recipe.json'} goes on with it"
+        raise ValueError(f"{run.path} was started with another recipe ({text}{more}); use another --out, or {own}")
 
 
 def _moved(old: str, new: str) -> bool:
@@ -316,6 +355,8 @@ def _scores(
 
 def _file(found: Subject, name: str, score: Score) -> None:
     """Add a score to the others, and the name of a network that no run made."""
+    if found.replaced():
+        raise ValueError(f"{found.folder.path} holds another run by now: {name} of the one before is not filed")
     found.folder.file("scores.json", {name: score.json()})
     if not found.run and not found.folder.read_object("network.json"):
         recipe = found.recipe
@@ -329,7 +370,7 @@ def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
     splits = load(data, recipe.data.root)
     if not isinstance(data, str | Splits) and splits.test is None:
         splits = _parted(splits)
-    splits = _fitting(str(found.folder.path), found.backbone, splits)
+    splits = _as_seen(_fitting(str(found.folder.path), found.backbone, splits), found.normal)
     net, look = found.backbone.to(device), eye(recipe, splits).to(device)
     cache = found.folder.path / "features"
     head = found.head()
@@ -347,8 +388,15 @@ def _parted(splits: Splits) -> Splits:
     if test is not None:
         held = f"{len(test)} of its labelled images, which pretraining may have seen without their labels"
         text = f"{splits.name} has no test images and is scored on {held}; data=(train, test) gives others"
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, stacklevel=5)
     return replace(splits, train=train, test=test)
+
+
+def _as_seen(splits: Splits, known: Normal | None) -> Splits:
+    """The images with the mean and deviation of those that the network was trained on, where these are known."""
+    if known is None or len(known.mean) != splits.channels:
+        return splits
+    return replace(splits, mean=known.mean, std=known.std)
 
 
 def _fitting(name: str, backbone: nn.Module, splits: Splits) -> Splits:
@@ -429,6 +477,7 @@ def embed(
         table.check(file)
     net, recipe = load_backbone(run, backbone), Recipe.read(path / "recipe.json")
     splits = _fitting(str(path), net, load(data, recipe.data.root))
+    splits = _as_seen(splits, normal(path / "backbone.safetensors"))
     device = pick_device("auto")
     net, look = net.to(device), eye(recipe, splits).to(device)
     found = {part: source for part, source in (("train", splits.train), ("test", splits.test)) if source is not None}

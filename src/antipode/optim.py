@@ -46,7 +46,8 @@ class Lars(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take in a group and start its momentum at 0."""
-        _check_group(**{name: param_group.get(name, value) for name, value in self.defaults.items()})
+        given = {name: param_group.get(name, value) for name, value in self.defaults.items()}
+        _check_group(**given | {"nesterov": param_group.get("nesterov", False)})  # a group may go without momentum
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
             self.state[p]["momentum_buffer"] = torch.zeros_like(p)

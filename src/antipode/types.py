@@ -60,7 +60,10 @@ def fitted(name: str, value: Any, kind: Any) -> Any:
 
     Literals and kinds that are not plain values pass: whoever takes them says what they are.
     """
+    value = _single(value)
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if bool in kinds and value in (0, 1):
+        return bool(value)
     parts = next((get_args(one) for one in kinds if get_origin(one) is tuple), ())
     if any(_fits(value, one) for one in kinds):
         return value
@@ -71,9 +74,16 @@ def fitted(name: str, value: Any, kind: Any) -> Any:
     raise ValueError(f"{name} is {' or '.join(words)}, not {value!r}")
 
 
+def _single(value: Any) -> Any:
+    """A numpy scalar, or an array or tensor of one number, as that number; a tensor stays one, of no axes."""
+    if isinstance(value, Tensor):
+        return value.reshape(()) if value.numel() == 1 else value
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else value
+
+
 def _fits(value: Any, kind: Any) -> bool:
-    if kind is float and isinstance(value, Tensor):
-        return value.ndim == 0  # nobody waits to see what it holds
+    if kind in (int, float) and isinstance(value, Tensor):  # nobody waits to see what it holds
+        return value.ndim == 0 and not (kind is int and value.is_floating_point())
     if kind in (int, float):
         number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
         return number and value == value  # noqa: PLR0124  (nan is not itself)

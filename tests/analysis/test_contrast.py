@@ -131,11 +131,11 @@ def test_a_log_without_a_bound_is_said_to_have_none(rows):
 
 def test_the_bound_over_training_is_the_mean_of_each_epoch_by_the_constant_that_the_log_tells():
     rows = [
-        {"epoch": 0, "contrast": 4.0, "mi_bound": 1.0},
-        {"epoch": 0, "contrast": 3.0},
-        {"epoch": 1, "contrast": 2.0},
-        {"epoch": 1, "knn": 50.0},
-        {"epoch": 1, "contrast": None},
+        {"step": 0, "epoch": 0, "contrast": 4.0, "mi_bound": 1.0},
+        {"step": 1, "epoch": 0, "contrast": 3.0},
+        {"step": 2, "epoch": 1, "contrast": 2.0},
+        {"step": 2, "epoch": 1, "knn": 50.0},
+        {"step": 3, "epoch": 1, "contrast": None},
     ]
     assert contrast._logged_bound(rows) == ([1, 2], [1.5, 3.0], [])
 

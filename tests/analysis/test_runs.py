@@ -250,6 +250,7 @@ def test_a_bank_s_drift_is_measured_between_checkpoints(trained):
     assert found["values"]["drift since the checkpoint before"] == pytest.approx(turned, abs=1e-6)
     assert found["curves"]["drift"]["x"] == [2]
     assert min(found["curves"]["length over training"]["y"]) > 0
+    assert {*found["curves"]["length over training"]["x"]} == {1, 2}
     queue = analyse(trained / "mocov2", what=["bank"])["mocov2"]["bank"]
     assert "drift" not in queue["curves"] and "refilled" in queue["notes"][0]
 
@@ -278,6 +279,23 @@ def test_npid_s_own_entry_is_no_negative(tmp_path):
     memory[ids] = seen.query[0]  # as training makes it: an image's entry is near its embedding
     masked = bank.bank(found)["values"]["hardest cosine, memory"]
     assert masked < float(bank.hardness(seen.query[0], seen.keys[0], memory, 0.1).hardest.mean()) - 1e-3
+
+
+def test_npid_s_fresh_keys_are_new_and_not_its_memory(tmp_path):
+    found = subject(begun("npid", tmp_path / "run"), images=30)
+    others = found.draw(60)[30:]
+    new = found.see(others, 1, salt=-1).query[0]
+    assert torch.equal(bank._fresh(found, 30, 30), new)
+    assert not torch.allclose(new, found.stored.vectors[others], atol=1e-3)
+
+
+def test_a_line_of_the_log_stands_for_the_steps_since_the_one_before():
+    """Of 22 steps in an epoch 0, 10, 20 and the last are logged, and of the next one 30, 40 and the last."""
+    logged = [(0, 0, 5.0), (10, 0, 1.0), (20, 0, 2.0), (21, 0, 3.0), (30, 1, 1.0), (40, 1, 2.0), (43, 1, 4.0)]
+    rows = [{"step": step, "epoch": epoch, "contrast": value} for step, epoch, value in logged]
+    rows.insert(2, {"step": 12, "epoch": 0, "knn": 50.0})  # says nothing of it
+    first, second = (5 + 10 * 1 + 10 * 2 + 3) / 22, (9 * 1 + 10 * 2 + 3 * 4) / 22
+    assert contrast.per_epoch(rows, "contrast") == pytest.approx({1: first, 2: second})
 
 
 def test_a_multi_crop_run_is_seen_in_large_views(tmp_path):

@@ -91,6 +91,17 @@ def test_ranks_in_a_row_are_the_batch_of_one_process(make, world):
 
 
 @SOURCES
+def test_a_part_of_the_batch_meets_the_same_images_on_any_number_of_ranks(make):
+    whole = run(make())
+    ranks = [run(make(), rank=rank, world=2, parts=2) for rank in range(2)]
+    for (_, _, batch), *shares in zip(whole, *ranks, strict=True):
+        for part, expected in enumerate(batch.owner.chunk(2)):
+            assert torch.equal(expected, torch.cat([share.owner.chunk(2)[part] for _, _, share in shares]))
+    with pytest.raises(ValueError, match="a batch of 8 cannot be shared by 2 ranks in 3 parts each"):
+        run(make(), rank=0, world=2, parts=3)
+
+
+@SOURCES
 def test_what_ranks_read_and_draw_is_bit_equal_to_one_process(make):
     def raw(rank, world):
         loader = Loader(make(), views("simclr", size=12), batch=8, epochs=1, seed=1, rank=rank, world=world, workers=0)

@@ -1,9 +1,12 @@
+import time
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+from antipode.data import labels
 from antipode.data import source as module
 from antipode.data import wrap as wrapping
 from antipode.data.catalog import load
@@ -108,7 +111,7 @@ def test_grey_among_coloured_pictures_becomes_coloured_and_a_broken_first_item_i
 
 def test_labels_that_cannot_be_known_are_said_to_be(monkeypatch):
     monkeypatch.setattr(wrapping, "RESIDENT", 0)
-    monkeypatch.setattr(wrapping, "ASKED", 2)
+    monkeypatch.setattr(labels, "ASKED", 2)
     with pytest.warns(UserWarning, match="has no `targets`, and 3 items are too many to read for their labels"):
         assert wrap(Listed([(picture((20, 30)), 0)] * 3)).labels is None
     assert wrap(Listed([(picture((20, 30)), 4)] * 2)).labels.tolist() == [4, 4]
@@ -119,7 +122,38 @@ def test_labels_of_images_of_unequal_sizes_are_read_from_the_items():
     assert wrap(Listed(items)).labels.tolist() == [0, 1, 2, 0, 1, 2]
     joined = torch.utils.data.ConcatDataset([Listed(items, targets=[5] * 6), Listed(items, targets=[7] * 6)])
     assert wrap(joined).labels.tolist() == [5] * 6 + [7] * 6  # as they are told, without a look at the items
-    assert wrap(Listed([*items, OSError("gone")])).labels.tolist() == [0, 1, 2, 0, 1, 2, -1]
+    broken = wrap(Listed([*items, OSError("gone")]))  # whose place the next one takes, which is the first
+    assert broken.labels.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert wrap(Listed(items), ask=False).labels is None
+    partly = [(image, None if place == 0 else label) for place, (image, label) in enumerate(items)]
+    assert wrap(Listed(partly)).labels.tolist() == [-1, 1, 2, 0, 1, 2]
+
+
+def test_names_have_one_number_in_train_and_test():
+    def named(*names, **more):
+        return Listed([(torch.zeros(3, 4, 4, dtype=torch.uint8), name) for name in names], **more)
+
+    found = load((named("cat", "dog", "owl"), named("owl", "dog", "emu")))
+    assert found.train.classes == found.test.classes == ["cat", "dog", "owl", "emu"]
+    assert (found.train.labels.tolist(), found.test.labels.tolist()) == ([0, 1, 2], [2, 1, 3])
+    folders = named(0, 1, 2), named(0, 1)
+    folders[0].classes, folders[1].classes = ["cat", "dog", "owl"], ["dog", "owl"]  # as two ImageFolders have them
+    assert load(folders).test.labels.tolist() == [1, 2]
+    rows = load((named([1, 0], [0, 1]), named([1, 1], [0, 1])))  # one has several classes, so both are rows
+    assert (rows.train.labels.tolist(), rows.test.labels.tolist()) == ([[1, 0], [0, 1]], [[1, 1], [0, 1]])
+
+
+def test_a_second_view_is_no_label():
+    image = torch.zeros(3, 4, 4, dtype=torch.uint8)
+    assert wrap(Listed([(image, image)] * 3)).labels is None
+    assert wrap(Listed([(picture((20, 30)), picture((20, 30)))] * 3)).labels is None
+
+
+def test_many_labels_are_taken_at_once():
+    """A tensor for each of a million would take seconds."""
+    begun = time.perf_counter()
+    found, _ = labels.numbers(list(range(1000)) * 500, None)
+    assert len(found) == 500_000 and time.perf_counter() - begun < 2
 
 
 def test_centre_is_resize_and_centre_crop():

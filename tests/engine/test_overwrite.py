@@ -1,5 +1,6 @@
 """A run that is replaced is kept until the new one has taken a step; a folder belongs to one process at a time."""
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -89,6 +90,21 @@ def test_files_of_a_folder_that_holds_no_run_are_nobodys_to_remove(tmp_path):
     go(tmp_path, overwrite=True, **{"train.seed": 3})  # and where there is one, those whose names a run does not use
     assert all((tmp_path / name).read_text() == name for name in ("package.json", "labels.jsonl", "a.txt"))
     assert RunDir(tmp_path).read_json("recipe.json")["train"]["seed"] == 3
+
+
+@pytest.mark.parametrize("left", [(), ("tensorboard",), ("features", "metrics.jsonl")])
+def test_a_recovery_that_was_killed_is_taken_up_again(old, left):
+    """It removes the new run's files and its recipe last: whatever is left of it, the old run comes back whole."""
+    before = content(old)
+    with contextlib.suppress(KeyboardInterrupt), RunDir(old).replacing():
+        (old / "recipe.json").write_text("{}")
+        for name in left:
+            (old / name).mkdir() if "." not in name else (old / name).write_text("")
+        (old / ".old").rename(old / ".kept")  # as if killed here: what follows does not recover
+        raise KeyboardInterrupt
+    (old / ".kept").rename(old / ".old")
+    RunDir(old).recover()
+    assert content(old) == before
 
 
 def test_nothing_of_a_folder_without_a_run_is_set_aside(tmp_path):
@@ -193,14 +209,43 @@ CLAIM = "import sys; from antipode.engine.rundir import RunDir; RunDir(sys.argv[
 
 
 @posix
-def test_one_who_lets_go_does_not_let_go_for_another_in_the_same_process(tmp_path):
+def test_a_folder_belongs_to_one_in_a_process_too(tmp_path):
+    """A record lock alone would be given to a second thread as well, and be lost for the first when that lets go."""
     one, other = RunDir(tmp_path), RunDir(tmp_path / "." / ".." / tmp_path.name)
-    one.claim()
-    other.claim()
     claim = [sys.executable, "-c", CLAIM, str(tmp_path)]
+    one.claim()
+    with pytest.raises(ValueError, match=f"is in use: process {os.getpid()} trains there"):
+        other.claim(patience=0)
+    assert b"is in use" in subprocess.run(claim, capture_output=True, check=False).stderr
     one.release()
+    other.claim(patience=0)
+    child = os.fork()
+    if not child:  # which has our memory but not our lock
+        try:
+            RunDir(tmp_path).claim(patience=0)
+        except ValueError:
+            os._exit(3)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    shutil.rmtree(tmp_path)
+    third = RunDir(tmp_path)  # the folder is another one now
+    third.claim(patience=0)
     assert b"is in use" in subprocess.run(claim, capture_output=True, check=False).stderr
     other.release()
+    third.release()
+    assert subprocess.run(claim, capture_output=True, check=False).returncode == 0
+
+
+@posix
+def test_a_call_that_fails_lets_go_of_the_folder(tmp_path):
+    """Also where somebody keeps the exception, as a notebook does; and it leaves no folder that it made."""
+    pretrain(tmp_path / "run", "simclr", 1, {})
+    kept = []
+    for name, method in (("run", "byol"), ("new", "simo")):
+        with pytest.raises(ValueError, match=r"another recipe|500 negatives") as told:
+            pretrain(tmp_path / name, method, 1, {"method.negatives": 500} if method == "simo" else {})
+        kept.append(told.value)
+    claim = [sys.executable, "-c", CLAIM, str(tmp_path / "run")]
     assert subprocess.run(claim, capture_output=True, check=False).returncode == 0
 
 

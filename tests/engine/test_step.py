@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import sys
 
 import pytest
 import torch
@@ -167,6 +168,61 @@ def test_the_bound_on_mutual_information_is_eqcos_and_only_for_coupled_losses():
     assert health.bound(make("mocov2"), 1.0, 20) == pytest.approx(torch.tensor(21.0).log().item() - 1)
     assert health.bound(make("eqco", alpha=100.0), 1.0, 5) == pytest.approx(torch.tensor(101.0).log().item() - 1)
     assert health.bound(make("dcl"), 1.0, 14) is None
+
+
+def test_ranks_ask_each_other_after_every_step_that_is_slow(monkeypatch):
+    """torchrun gives them half a minute: ten slow steps would take longer."""
+    now, asked = [0.0], []
+    monkeypatch.setattr(train.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(dist, "world", lambda: 2)
+    monkeypatch.setattr(dist, "any_rank", lambda flag, device: asked.append(at) or flag)
+    halt = train.Halt(torch.device("cpu"))
+    for at, seconds in enumerate([5.0] * 3 + [0.1] * 30):
+        now[0] += seconds
+        assert halt(False, at) is False
+    assert sorted(set(asked)) == [0, 1, 2, 3, 9, 19, 29]
+    for at, seconds in enumerate([5.0] * 10, 33):  # slow again: known from the next tenth step on
+        now[0] += seconds
+        assert halt(at == 41, at) is (at == 41)
+    assert sorted(set(asked))[-4:] == [39, 40, 41, 42]
+
+
+class Gone:
+    """A stream that nobody reads any more."""
+
+    def isatty(self):
+        return False
+
+    def write(self, text):
+        raise BrokenPipeError
+
+    def flush(self):
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("stream", [None, Gone()], ids=["closed", "gone"])
+def test_nobody_to_tell_is_no_reason_to_stop(stream, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream)
+    train.train(small_recipe("simclr", 1), RunDir(tmp_path), splits=small_splits(), backbone=Tiny())
+    monkeypatch.undo()
+    assert (tmp_path / "backbone.safetensors").exists()
+
+
+def test_a_caller_without_gradients_trains_all_the_same(tmp_path):
+    ended = []
+    for place, mode in enumerate((torch.enable_grad, torch.no_grad, torch.inference_mode)):
+        torch.manual_seed(5)
+        net = Tiny()
+        with mode():
+            train.train(
+                small_recipe("simclr", 1),
+                RunDir(tmp_path / str(place)),
+                splits=small_splits(),
+                backbone=net,
+                quiet=True,
+            )
+        ended.append(load_file(tmp_path / str(place) / "backbone.safetensors"))
+    assert all(torch.equal(ended[0][name], other[name]) for other in ended for name in other)
 
 
 def test_a_step_that_cannot_be_captured_is_taken_without(monkeypatch):

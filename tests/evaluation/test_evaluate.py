@@ -15,12 +15,14 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import antipode
+from antipode import api
 from antipode.data.catalog import load
 from antipode.data.pack import pack
 from antipode.data.source import Memory
-from antipode.data.splits import Splits
+from antipode.data.splits import IMAGENET_MEAN, IMAGENET_STD, Splits
 from antipode.engine.rundir import RunDir
-from antipode.engine.weights import start, tensors
+from antipode.engine.subject import subject
+from antipode.engine.weights import Normal, start, tensors
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
 from antipode.evaluation.score import Result
@@ -409,6 +411,59 @@ def test_a_labelled_dataset_without_test_images_is_scored_on_a_tenth_of_it(tmp_p
         score = antipode.evaluate(run, ["knn20"])["knn20"]
     assert 30 <= score.n <= 40 and score.settings["train images"] == 400 - score.n
     assert torch.equal(antipode.embed(run, data).y, digits.labels[:400])  # as they come
+
+
+def test_a_network_sees_other_images_as_it_saw_its_own(run, tmp_path, monkeypatch):
+    """Mean and deviation of the pixels are those that it was trained with, wherever it is used."""
+    seen, plain = [], api.make_views
+    monkeypatch.setattr(api, "make_views", lambda *a, **k: seen.append((a[0], k["mean"], k["std"])) or plain(*a, **k))
+    own = load("digits")
+    odd = Memory(own.train.images // 4, own.train.labels), Memory(own.test.images // 4, own.test.labels)
+    data = tuple(TensorDataset(part.images, part.labels) for part in odd)
+    assert load(data).mean != pytest.approx(own.mean, rel=0.1)
+    antipode.evaluate(run, ["knn20"], data=data)
+    antipode.embed(run, data[0])
+    assert len(seen) == 2
+    for policy, mean, std in seen:
+        assert policy == "eval" and mean == pytest.approx(own.mean) and std == pytest.approx(own.std)
+    antipode.evaluate("random:resnet10-slim", ["knn20"], data=data, out=tmp_path / "r")  # which has seen nothing
+    assert seen[-1][1] == pytest.approx(load(data).mean * 3)  # in three channels
+
+
+def test_weights_with_imagenets_stem_see_pixels_as_imagenets_are(tmp_path):
+    for stem, expected in (("imagenet", Normal(IMAGENET_MEAN, IMAGENET_STD)), ("small", None)):
+        torch.save(backbone("resnet18", stem=stem).state_dict(), tmp_path / f"{stem}.pth")
+        assert subject(f"file:{tmp_path / stem}.pth@resnet18", data="cifar10").normal == expected
+    assert subject("random:resnet18", data="cifar10").normal is None
+
+
+def test_weights_of_a_run_say_how_pixels_were_normalised(run):
+    found = subject(f"file:{run.path / 'backbone.safetensors'}@resnet10-slim", data="digits").normal
+    assert found == subject(str(run.path)).normal and found.mean == pytest.approx(load("digits").mean)
+
+
+def test_a_score_is_not_filed_in_a_run_that_took_the_folder_meanwhile(tmp_path, monkeypatch):
+    """An evaluation may take hours, and somebody may train there anew."""
+    ask = {"epochs": 1, "out": tmp_path / "run", "quiet": True}
+    antipode.pretrain("digits.dcl", **ask)
+    plain = protocol.PROTOCOLS["knn20"]
+
+    def slow(task):
+        antipode.pretrain("digits.dcl", seed=5, overwrite=True, **ask)
+        return plain.run(task)
+
+    monkeypatch.setitem(protocol.PROTOCOLS, "knn20", plain._replace(run=slow))
+    with pytest.raises(ValueError, match="holds another run by now: knn20 of the one before is not filed"):
+        antipode.evaluate(tmp_path / "run", ["knn20"])
+    assert not (tmp_path / "run" / "scores.json").exists()
+
+
+def test_a_damaged_checkpoint_does_not_keep_the_backbone_from_being_scored(tmp_path):
+    run = antipode.pretrain("digits.dcl", epochs=1, out=tmp_path / "run", quiet=True)
+    for file in (run.path / "checkpoints").glob("*.sum"):
+        file.write_text("x")
+    with pytest.warns(UserWarning, match=r"the head is not known.*step-.*: its checksum is wrong"):
+        assert antipode.evaluate(run, ["knn20"])["knn20"].value > 0
 
 
 @pytest.mark.parametrize("kind", ["random", "file"])

@@ -189,6 +189,19 @@ def test_a_command_is_shown_without_the_place_of_the_program(tmp_path):
     assert "antipode evaluate runs/again --protocol knn" in facts.commands(one)
 
 
+def test_commands_that_repeat_a_score_have_its_seed_and_its_data(tmp_path):
+    scores = {"knn": score(1.0), "semi-1": score(2.0) | {"seed": 5}, "knn@cifar10": score(3.0), "knn@Mine": score(4.0)}
+    scores |= {"linear-fast": score(5.0), "knn@folder:a b": score(6.0)}
+    found = facts.commands(record(run(tmp_path / "r", scores=scores, trained=False), "r"))
+    assert "antipode evaluate runs/again --protocol knn --protocol linear-fast" in found
+    assert "antipode evaluate runs/again --protocol semi-1 --seed 5" in found
+    assert "antipode evaluate runs/again --protocol knn --data cifar10" in found
+    assert "antipode evaluate runs/again --protocol knn --data 'folder:a b'" in found
+    assert "# in Python, with a Mine as data=: knn" in found
+    own = record(run(tmp_path / "own", data="python:Mine", trained=False), "own")
+    assert '# in Python: antipode.pretrain("recipe.json", data=..., out="runs/again")' in facts.commands(own)
+
+
 # ---- warnings
 
 

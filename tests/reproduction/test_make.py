@@ -351,7 +351,8 @@ def test_points_of_numbers_curves_and_histograms():
 
 
 def test_metrics_are_means_over_epochs_counted_from_one():
-    rows = [{"epoch": 0, "a": 1.0}, {"epoch": 0, "a": 3.0}, {"epoch": 1, "a": 5.0}, {"epoch": 2, "b": 1.0}]
+    logged = [(0, {"a": 1.0}), (0, {"a": 3.0}), (1, {"a": 5.0}), (2, {"b": 1.0})]
+    rows = [{"step": step, "epoch": epoch, **values} for step, (epoch, values) in enumerate(logged)]
     assert over_epochs(rows, "a") == {"x": [1.0, 2.0], "y": [2.0, 5.0]}
     with pytest.raises(KeyError):
         over_epochs(rows, "c")

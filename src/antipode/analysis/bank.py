@@ -11,6 +11,7 @@ from antipode.analysis.result import Result, curve, histogram
 from antipode.analysis.subject import PAIRS, Stored, Subject
 from antipode.core.scores import product, unit
 from antipode.data.progress import bar
+from antipode.methods.npid import Recall
 
 CELLS = 1 << 24  # similarities at a time
 QUERIES = 1024, 8192  # on a CPU and on a GPU
@@ -108,7 +109,9 @@ def _fresh(subject: Subject, queries: int, count: int) -> Tensor:
     """Up to `count` keys (K,D) of other training images than the queries': the queue that the run's keys would fill."""
     n = min(count, subject.count(subject.splits.pretrain, (PAIRS[0], 1 << 16)))
     others = subject.draw(queries + n)[queries:]
-    return subject.see(others, 1, salt=-1).keys[0]
+    seen = subject.see(others, 1, salt=-1)
+    recalled = isinstance(subject.learner.twin, Recall)  # whose keys are the memory itself, however old
+    return seen.query[0] if recalled else seen.keys[0]
 
 
 def _hardness(result: Result, name: str, found: Hardness) -> None:
@@ -139,7 +142,7 @@ def _coverage(result: Result, name: str, near: Tensor, vectors: Tensor) -> None:
 def _drift(result: Result, subject: Subject, stored: Stored) -> None:
     """How far vectors turn from one kept checkpoint to the next, and what the log says of them."""
     for name, (title, label) in LOGGED.items():
-        found = [(row["epoch"], row[name]) for row in subject.rows() if row.get(name) is not None]
+        found = [(row["epoch"] + 1, row[name]) for row in subject.rows() if row.get(name) is not None]
         if found:
             epochs, numbers = zip(*found, strict=True)
             result["curves"][title] = curve(epochs, numbers, "epoch", label)

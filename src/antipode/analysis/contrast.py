@@ -165,7 +165,7 @@ def npc(subject: Subject) -> Result:
         "mean": curve(sizes, mean, "batch size", "mean of q_B"),
         "coefficient of variation": curve(sizes, variation, "batch size", "deviation of q_B over its mean"),
     }
-    logged = _per_epoch(subject.rows(), "multiplier")
+    logged = per_epoch(subject.rows(), "multiplier")
     if logged:
         curves["over training"] = curve([*logged], [*logged.values()], "epoch", "mean of the multiplier in training")
     last = f"at batch {sizes[-1]}"
@@ -225,14 +225,21 @@ def _logged_bound(rows: list[dict[str, Any]]) -> tuple[list[float], list[float],
     if both is None:
         return [], [], ["the log of this run holds no bound: it is kept for InfoNCE against a batch or a queue"]
     constant = both["mi_bound"] + both["contrast"]
-    means = _per_epoch(rows, "contrast")
+    means = per_epoch(rows, "contrast")
     return [*means], [constant - mean for mean in means.values()], []
 
 
-def _per_epoch(rows: list[dict[str, Any]], name: str) -> dict[float, float]:
-    """The mean of a logged number in each epoch, counted from one."""
-    found: dict[float, list[float]] = {}
+def per_epoch(rows: list[dict[str, Any]], name: str) -> dict[float, float]:
+    """The mean of a logged number in each epoch, counted from one; a line stands for the steps since the one before.
+
+    So the first step, which is always logged, is one of many: a queue of random vectors says much that is not learned.
+    """
+    found, before = dict[float, list[tuple[float, int]]](), -1
     for row in rows:
         if row.get(name) is not None:
-            found.setdefault(row["epoch"] + 1, []).append(row[name])
-    return {epoch: sum(numbers) / len(numbers) for epoch, numbers in found.items()}
+            found.setdefault(row["epoch"] + 1, []).append((row[name], row["step"] - before))
+            before = row["step"]
+    return {
+        epoch: sum(number * steps for number, steps in parts) / sum(steps for _, steps in parts)
+        for epoch, parts in found.items()
+    }

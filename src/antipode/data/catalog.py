@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from antipode.data import annotated, large, small
 from antipode.data.folder import folder
 from antipode.data.hub import hub
+from antipode.data.labels import together
 from antipode.data.packed import packed
 from antipode.data.shards import webdataset
 from antipode.data.source import Source
@@ -58,12 +59,17 @@ HELP = {
 Given: TypeAlias = str | Dataset[Any] | tuple[Dataset[Any], Dataset[Any]]  # by name, one's own, one's own (train, test)
 
 
-def load(name: Given | Splits, root: str | Path | None = None, download: bool = False, seed: int = 0) -> Splits:
-    """The splits of a data set by name or of torch Datasets; ValueError or FileNotFoundError says what is wrong."""
+def load(
+    name: Given | Splits, root: str | Path | None = None, download: bool = False, seed: int = 0, ask: bool = True
+) -> Splits:
+    """The splits of a data set by name or of torch Datasets; ValueError or FileNotFoundError says what is wrong.
+
+    `ask`: items of a Dataset may be read for their labels alone.
+    """
     if isinstance(name, Splits):
         return name
     if not isinstance(name, str):
-        return _own(*datasets(name))
+        return _own(*datasets(name), ask=ask)
     try:
         return _named(name, Path(root) if root else None, download, seed)
     except (URLError, ConnectionError, TimeoutError) as error:
@@ -110,12 +116,14 @@ def datasets(given: Any) -> list[Dataset[Any]]:
     return found
 
 
-def _own(train: Dataset[Any], test: Dataset[Any] | None = None) -> Splits:
+def _own(train: Dataset[Any], test: Dataset[Any] | None = None, *, ask: bool = True) -> Splits:
     """Labelled Datasets of one's own; without `test` the split is left to whoever scores."""
-    source, held = wrap(train), None if test is None else wrap(test)
+    source: Source = wrap(train, ask=ask)
+    held: Source | None = None if test is None else wrap(test, ask=ask)
     if held is not None and held.channels != source.channels:
         raise ValueError(f"train images have {source.channels} channels and test images {held.channels}")
-    size, (first, *more) = source.size, _without_gaps(source, *([] if held is None else [held]))
+    size = source.size  # type: ignore[attr-defined]  # both kinds have one
+    first, *more = _without_gaps(*((source,) if held is None else together(source, held)))
     return Splits(type(train).__name__, first, first, next(iter(more), None), size, *normal(first))
 
 

@@ -66,4 +66,4 @@ def _source(name: str, table: Any) -> Memory | Decoded:
         raise ValueError(f"hf:{name} has no image column, only {', '.join(kinds)}")
     label = next((column for column, kind in kinds.items() if kind == "ClassLabel"), None)
     labels = torch.tensor(table[label]) if label else None
-    return wrap(Rows(table, image), labels=labels, classes=list(table.features[label].names) if label else None)
+    return wrap(Rows(table, image), given=labels, classes=list(table.features[label].names) if label else None)

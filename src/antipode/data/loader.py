@@ -50,6 +50,7 @@ class Loader:
         seed: int,
         rank: int = 0,
         world: int = 1,
+        parts: int = 1,
         device: torch.device | str = "cpu",
         workers: int | None = None,
     ) -> None:
@@ -57,6 +58,8 @@ class Loader:
             raise ValueError(f"a batch of {batch} does not fit a data set of {len(source)} images")
         if batch % world or not 0 <= rank < world:
             raise ValueError(f"a batch of {batch} cannot be shared by {world} ranks, of which this is {rank}")
+        if batch % (world * parts):
+            raise ValueError(f"a batch of {batch} cannot be shared by {world} ranks in {parts} parts each")
         if not isinstance(source, Memory | Decoded):
             raise ValueError(
                 f"the loader reads Memory or Decoded sources, not {type(source).__name__}; see antipode.data.wrap"
@@ -65,7 +68,7 @@ class Loader:
         bare = replace(source, labels=None)
         self.source = bare.to(device) if isinstance(bare, Memory) else bare
         self.views, self.batch, self.epochs, self.seed = views, batch, epochs, seed
-        self.rank, self.world, self.device = rank, world, torch.device(device)
+        self.rank, self.world, self.parts, self.device = rank, world, parts, torch.device(device)
         self.workers = cores(world) if workers is None else workers
         self.per_epoch = len(source) // batch
         self.total = self.per_epoch * epochs
@@ -116,10 +119,12 @@ class Loader:
                 held = []
 
     def _share(self, order: Tensor, step: int) -> Tensor:
-        """This rank's part of a step's ids: the ranks' parts in a row are the batch of a single process."""
-        mine = self.batch // self.world
-        first = (step % self.per_epoch) * self.batch + self.rank * mine
-        return order[first : first + mine]
+        """This rank's share of a step's ids: those of the ranks in a row are the batch of a single process.
+
+        Where the batch goes through a network in parts, so are those of each part: a part meets the same images.
+        """
+        first = (step % self.per_epoch) * self.batch
+        return order[first : first + self.batch].view(self.parts, self.world, -1)[:, self.rank].flatten()
 
     def _join(self, chunks: list["_Chunk"]) -> tuple[int, int, list[Tensor], Tensor, Tensor]:
         moved = [[crop.to(self.device, non_blocking=True) for crop in chunk.crops] for chunk in chunks]

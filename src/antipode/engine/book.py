@@ -123,7 +123,14 @@ class Book:
     def finish(self) -> None:
         """Write the backbone as it came out."""
         if self.mine:
-            weights.write(self.job.learner.backbone, self.run.path / "backbone.safetensors")
+            weights.write(self.job.learner.backbone, self.run.path / "backbone.safetensors", self._normal())
+
+    def _normal(self) -> weights.Normal | None:
+        """How the pixels of the views are normalised; those of shapes are not, by channel."""
+        made = getattr(self.job.loader.views, "normal", None)
+        if made is None or self.job.recipe.views.policy == "shapes":
+            return None
+        return weights.Normal(*(tuple(values.flatten().tolist()) for values in (made.mean, made.std)))
 
 
 def negatives(job: Job) -> int:

@@ -49,7 +49,7 @@ def save(run: RunDir, content: dict[str, Any], keep: int) -> None:
     except OSError as error:
         raise _full(run, error) from error
     except RuntimeError as error:  # torch's writer hides the system's own error
-        raise _full(run, error) from error
+        raise _full(run, error.__context__ if isinstance(error.__context__, OSError) else error) from error
     for old in _files(run)[keep:]:
         old.with_suffix(".sum").unlink(missing_ok=True)
         old.unlink(missing_ok=True)
@@ -59,6 +59,7 @@ def load(run: RunDir, device: torch.device) -> dict[str, Any] | None:
     """The newest whole checkpoint, or None where there is none; a damaged one is named in a warning."""
     files = _files(run)
     files = files or [path for path in [run.checkpoints / "last.pt"] if path.exists()]
+    reason = ""
     for file in files:
         try:
             if file.with_suffix(".sum").exists() and file.with_suffix(".sum").read_text() != _digest(file):
@@ -71,7 +72,8 @@ def load(run: RunDir, device: torch.device) -> dict[str, Any] | None:
                 text = f"{file} is damaged ({reason}); going back to the checkpoint before it"
                 warnings.warn(text, DamagedCheckpoint, stacklevel=2)
     if files:
-        raise ValueError(f"none of the {len(files)} checkpoints in {run.checkpoints} can be read")
+        which = f"{files[0].name}: {reason}" if len(files) == 1 else f"the last, {files[-1].name}: {reason}"
+        raise ValueError(f"none of the {len(files)} checkpoints in {run.checkpoints} can be read ({which})")
     return None
 
 
@@ -110,7 +112,8 @@ def _digest(file: Path) -> str:
 def _full(run: RunDir, error: Exception) -> Exception:
     free = os.statvfs(run.path).f_bavail * os.statvfs(run.path).f_frsize if hasattr(os, "statvfs") else 1 << 40
     if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and free > 1 << 26:
-        return error
+        plain = f"no checkpoint could be written into {run.checkpoints} ({(str(error).splitlines() or ['?'])[0][:200]})"
+        return error if isinstance(error, OSError) else OSError(errno.EIO, plain)
     files = _files(run)
     left = f"the last whole one is {files[0].name}" if files else "there is none yet"
     return OSError(errno.ENOSPC, f"the disk of {run.path} is full: no checkpoint could be written, {left}")

@@ -112,6 +112,7 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
         seed=recipe.train.seed,
         rank=dist.rank(),
         world=dist.world(),
+        parts=recipe.train.accumulate,
         device=device,
         workers=recipe.data.workers,
     )

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from antipode.engine.recipe import Recipe
@@ -44,7 +44,7 @@ class Plain:
         if now - self.last >= 30 or done == self.total:
             self.last = now
             left = (now - self.begun) / max(done - self.start, 1) * (self.total - done)
-            print(f"step {done}/{self.total} {numbers(row, scores)}, {left / 60:.1f} min left", file=sys.stderr)
+            say(f"step {done}/{self.total} {numbers(row, scores)}, {left / 60:.1f} min left")
 
 
 class Bar:
@@ -62,6 +62,12 @@ class Bar:
         self.progress.update(self.task, completed=row["step"] + 1, numbers=numbers(row, scores))
 
 
+def say(line: str) -> None:
+    """A line for people; where nobody can read it any more, that is no reason to stop."""
+    with suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
+
+
 def numbers(row: dict[str, Any], scores: dict[str, float]) -> str:
     """Loss, speed and scores in a few words."""
     parts = [f"loss {row.get('contrast', row['loss']):.3f}", f"{row['images_per_second']:,.0f} images/s"]
@@ -74,7 +80,7 @@ def display(recipe: Recipe, total: int, start: int, quiet: bool) -> Iterator[Sho
     if quiet:
         yield Silent()
         return
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # None: it was closed before we began
         yield Plain(total, start)
         return
     from rich.console import Console  # noqa: PLC0415

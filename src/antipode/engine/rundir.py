@@ -12,9 +12,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
-from weakref import WeakValueDictionary
 
 from antipode.files import finite, whole
 
@@ -24,18 +24,22 @@ WEIGHTS, PAGE = "backbone.safetensors", "report.html"
 FOLDERS = ("checkpoints", "tensorboard", "features")
 
 
+@dataclass(frozen=True)
 class Lock:
-    """A locked file of this process, let go with the last who holds this."""
+    """A locked file, and the process that has it."""
 
-    def __init__(self, file: IO[str]) -> None:
-        self.file = file
+    file: IO[str]
+    pid: int
 
-    def __del__(self) -> None:
-        self.file.close()
+    def stands(self, path: Path) -> bool:
+        """Whether it is this process's, which a fork's is not, and of the file that is there now."""
+        here, there = os.fstat(self.file.fileno()), path.stat() if path.exists() else None
+        return self.pid == os.getpid() and there is not None and here.st_ino == there.st_ino
 
 
-# a record lock is the process's: whoever closes the file once more lets go of it for all, so all share one handle
-LOCKS: WeakValueDictionary[Path, Lock] = WeakValueDictionary()
+# a record lock is the process's: within it a second holder would get it, too, and let go of it for the first
+LOCKS: dict[Path, Lock] = {}
+LOCKING = threading.Lock()
 
 
 class RunDir:
@@ -66,33 +70,44 @@ class RunDir:
         if self.lock is not None or os.name != "posix":
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        self.lock = LOCKS.get(self.path.resolve())
-        if self.lock is None:
-            self.lock = LOCKS[self.path.resolve()] = self._locked(patience)
+        until = time.monotonic() + patience
+        while not self._take():
+            if time.monotonic() > until:
+                # not read where it is our own: closing the file once more would let go of it
+                owner = os.getpid() if self.path.resolve() in LOCKS else (self.path / ".lock").read_text()
+                raise ValueError(f"{self.path} is in use: process {owner} trains there, wait for it or stop it")
+            time.sleep(0.1)
         for left in self.checkpoints.glob(".*.tmp"):  # by a process that was killed while it wrote: nobody else does
             left.unlink(missing_ok=True)
 
-    def _locked(self, patience: float) -> Lock:
-        lock, until = (self.path / ".lock").open("a+"), time.monotonic() + patience
-        while not _locked(lock):
-            if time.monotonic() > until:
-                lock.seek(0)
-                owner = lock.read()
-                lock.close()
-                raise ValueError(f"{self.path} is in use: process {owner} trains there, wait for it or stop it")
-            time.sleep(0.1)
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        return Lock(lock)
+    def _take(self) -> bool:
+        """Whether the folder is this process's now."""
+        path, place = self.path / ".lock", self.path.resolve()
+        with LOCKING:
+            if place in LOCKS and LOCKS[place].stands(path):
+                return False
+            file = path.open("a+")
+            if not _locked(file):
+                file.close()
+                return False
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            self.lock = LOCKS[place] = Lock(file, os.getpid())
+        return True
 
     def release(self) -> None:
-        """Let others have the folder, unless somebody else in this process holds it, too."""
-        self.lock = None
+        """Let others have the folder."""
+        with LOCKING:
+            lock, self.lock = self.lock, None
+            if lock is not None:
+                lock.file.close()
+                for place in [place for place, held in LOCKS.items() if held is lock]:
+                    del LOCKS[place]
 
     def clear(self) -> None:
-        """Remove a run, and nothing else that lies in the folder."""
-        for part in self._parts():
+        """Remove a run, and nothing else that lies in the folder; its recipe last, by which it is known to be one."""
+        for part in sorted(self._parts(), key=lambda part: part.name == "recipe.json"):
             if part.is_dir():
                 shutil.rmtree(part, ignore_errors=True)
             else:
@@ -106,6 +121,9 @@ class RunDir:
         being in its place; `.old` holds all of it; what is in `.old.gone` is not wanted any more.
         """
         self.recover()
+        if not self._parts():  # there is no run: what lies here is somebody else's
+            yield self._forget
+            return
         moving, old = self._aside("moving"), self._aside()
         moving.mkdir(parents=True)
         try:
@@ -191,7 +209,7 @@ class RunDir:
     def rewind(self, step: int) -> None:
         """Forget what was recorded from `step` on: a resumed run records it again."""
         rows = self.metrics()
-        kept = [row for row in rows if row.get("step", -1) < step]
+        kept = [row for row in rows if not isinstance(row.get("step"), int) or row["step"] < step]
         if len(kept) < len(rows) or self._cut_short():
             with whole(self.path / "metrics.jsonl") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in kept).encode())
@@ -213,11 +231,13 @@ def _locked(file: IO[str]) -> bool:
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    for line in file.read_text().splitlines():
+    for line in file.read_text(errors="replace").splitlines():
         try:
-            yield json.loads(line)
+            row = json.loads(line)
         except ValueError:
             continue
+        if isinstance(row, dict):
+            yield row
 
 
 def environment(device: str) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class Graph:
         self.key = torch.zeros((), dtype=torch.int64, device=images.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm, self.able = 0, True
+        self.stream: torch.cuda.Stream | None = None
 
     def __call__(self, owner: Tensor, key: Tensor) -> tuple[Output, Tensor]:
         """The step of these images; the first ones run eagerly on a side stream, as capture demands."""
@@ -117,11 +118,12 @@ class Graph:
         return self.step(Batch(views, self.owner))
 
     def _aside(self) -> tuple[Output, Tensor]:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        if self.stream is None:  # one for all steps: the allocator keeps memory for each
+            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
             result = self._body()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self.stream)
         return result
 
     def _capture(self) -> tuple[Output, Tensor]:

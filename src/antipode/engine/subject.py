@@ -1,16 +1,18 @@
 """What is evaluated: a run, or a network that no run made - untrained, supervised, or out of somebody's file."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from antipode.data.splits import IMAGENET_MEAN, IMAGENET_STD
 from antipode.engine.overrides import nearest
 from antipode.engine.recipe import Recipe, resolve
 from antipode.engine.restore import restored
-from antipode.engine.rundir import RunDir
-from antipode.engine.weights import bare, fit, read, reopened, start
+from antipode.engine.rundir import WEIGHTS, RunDir
+from antipode.engine.weights import Normal, bare, fit, normal, read, reopened, start
 from antipode.nets.backbone import RESNETS, Stem
 from antipode.nets.backbone import backbone as make_backbone
 
@@ -31,11 +33,22 @@ class Subject:
     recipe: Recipe
     run: bool = True
     module: nn.Module | None = None  # what a run of one's own trained
+    normal: Normal | None = None  # of the pixels it was trained on; None: nobody knows, or it was not trained
+    read: tuple[int, int] = (0, 0)  # which file the weights of a run are from
 
     def head(self) -> nn.Module | None:
         """The projection, which only the checkpoint of a run has."""
-        known = self.run and self.folder.begun()
-        return restored(self.folder.path, self.module).online.head.eval() if known else None
+        if not self.run or not self.folder.begun():
+            return None
+        try:
+            return restored(self.folder.path, self.module).online.head.eval()
+        except ValueError as error:
+            warnings.warn(f"the head is not known, and protocols of the backbone do without it: {error}", stacklevel=3)
+            return None
+
+    def replaced(self) -> bool:
+        """Whether another run has taken the folder since this one was opened."""
+        return self.run and _which(self.folder.path / WEIGHTS) != self.read
 
 
 def subject(
@@ -67,7 +80,7 @@ def _run(path: Path, module: nn.Module | None, colon: str) -> Subject:
         other = "; networks that no run made are random:NAME, torchvision:NAME and file:PATH@NAME" if colon else ""
         raise FileNotFoundError(f"{path} holds no finished run: there is no backbone.safetensors{other}")
     recipe = Recipe.read(path / "recipe.json")
-    weights = read(file)
+    which, weights = _which(file), read(file)
     if not recipe.backbone.name.startswith("python:"):
         module = None
     elif module is None:
@@ -77,7 +90,13 @@ def _run(path: Path, module: nn.Module | None, colon: str) -> Subject:
         )
     net, _ = reopened(weights, recipe.backbone.name, recipe.backbone.stem, module)
     fit(bare(net), weights, str(file))
-    return Subject(path.name, RunDir(path), net.eval(), recipe, module=module)
+    return Subject(path.name, RunDir(path), net.eval(), recipe, module=module, normal=normal(file), read=which)
+
+
+def _which(file: Path) -> tuple[int, int]:
+    """What tells a file from another one of its name."""
+    found = file.stat() if file.exists() else None
+    return (0, 0) if found is None else (found.st_ino, found.st_mtime_ns)
 
 
 def _foreign(text: str, kind: str, path: str, name: str, *, data: str, folder: Path, seed: int) -> Subject:
@@ -86,15 +105,19 @@ def _foreign(text: str, kind: str, path: str, name: str, *, data: str, folder: P
         raise ValueError(f"torchvision has no ImageNet weights for {name!r}{nearest(name, SUPERVISED)}")
     recipe = resolve(method="simclr", data=data, flags={"backbone.name": name, "train.seed": seed})
     torch.manual_seed(seed)
+    stem, channels = recipe.backbone.stem, _channels(data)
     if kind == "random":
-        net = make_backbone(name, stem=recipe.backbone.stem, channels=_channels(data))
+        net, seen = make_backbone(name, stem=stem, channels=channels), None
     else:
-        net = _filled(name, "torchvision" if kind == "torchvision" else path, recipe.backbone.stem, _channels(data))
-    return Subject(text, RunDir(folder), net.eval(), recipe, run=False)
+        net, stem = _filled(name, "torchvision" if kind == "torchvision" else path, stem, channels)
+        # weights with ImageNet's stem are ImageNet's, or of something that was seen as it is
+        like = Normal(IMAGENET_MEAN, IMAGENET_STD) if stem == "imagenet" and channels == 3 else None
+        seen = normal(Path(path).expanduser()) or like
+    return Subject(text, RunDir(folder), net.eval(), recipe, run=False, normal=seen)
 
 
-def _filled(name: str, weights: str, stem: Stem | None, channels: int) -> nn.Module:
-    """The network with these weights: of two stems that their shapes fit, the one that the data ask for."""
+def _filled(name: str, weights: str, stem: Stem | None, channels: int) -> tuple[nn.Module, Stem | None]:
+    """The network with these weights and its stem: of two that their shapes fit, the one that the data ask for."""
     others: tuple[Stem, ...] = ("imagenet", "small")
     stems = [stem, *(one for one in others if one != stem)] if stem else [None]
     for one in stems:
@@ -106,7 +129,7 @@ def _filled(name: str, weights: str, stem: Stem | None, channels: int) -> nn.Mod
                 raise
         else:
             break
-    return net
+    return net, one
 
 
 def _channels(data: str) -> int:

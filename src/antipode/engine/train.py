@@ -1,7 +1,7 @@
 """The loop. No callbacks: a new need is a new line here, seen by all."""
 
 import signal
-import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
@@ -15,9 +15,11 @@ from antipode.data.splits import Splits
 from antipode.engine import checkpoint, health, logs
 from antipode.engine.book import Book, Interrupted, Monitor, Unhealthy, settling
 from antipode.engine.job import Job, build, pick_device
-from antipode.engine.progress import display
+from antipode.engine.progress import display, say
 from antipode.engine.recipe import Recipe, rescaled
 from antipode.engine.rundir import RunDir, environment
+
+SLOW = 1.0  # seconds of a step after which ranks ask each other after every one
 
 __all__ = ["Book", "Interrupted", "Job", "Monitor", "Unhealthy", "build", "pick_device", "train"]
 
@@ -37,7 +39,7 @@ def train(
 
     With `overwrite` a run that is there gives way when the new one has taken its first step, and stays if that fails.
     """
-    with dist.together(), unchanged():
+    with dist.together(), unchanged(), torch.inference_mode(False), torch.enable_grad():  # whatever the caller is in
         job = build(recipe, splits, backbone, fresh=overwrite or not run.begun())
         with prepared(run, overwrite) if dist.rank() == 0 else nullcontext(_nothing) as stands:
             dist.any_rank(False, job.device)  # nobody looks for a checkpoint before it is set aside
@@ -83,22 +85,42 @@ def _loop(job: Job, run: RunDir, monitor: Monitor | None, stands: Callable[[], N
     every = max(1, round(recipe.train.checkpoint_every * job.loader.per_epoch))
     bar = display(recipe, job.loader.total, start, silent)
     with interrupts() as asked, dist.together(), closing(loggers), bar as shown:
-        book = Book(job, run, shown, monitor, loggers, watch)
+        book, halting = Book(job, run, shown, monitor, loggers, watch), Halt(job.device)
         for step, epoch, rates, out, norm in out_of_memory(job.run(start), recipe):
             book.note(step, epoch, rates, out, norm)
             if step == start:
                 stands()
                 if not silent and (sentence := rescaled(recipe)):
-                    print(sentence, file=sys.stderr)
+                    say(sentence)
             done = step + 1
-            wanted = bool(asked) or dist.deserted()
-            stop = wanted if dist.world() == 1 else step % 10 == 9 and dist.any_rank(wanted, job.device)
+            stop = halting(bool(asked) or dist.deserted(), step)
             if done % every == 0 or done == job.loader.total or stop:
                 book.checkpoint(done)
             if stop and done < job.loader.total:
                 raise Interrupted(f"stopped after step {done} of {job.loader.total}; {again} goes on there")
         book.finish()
     dist.any_rank(False, job.device)  # nobody looks for the weights before they are written
+
+
+class Halt:
+    """Whether all ranks stop, because one was asked to: found out together, every tenth step or, if slow, every one.
+
+    torchrun kills ranks that have not ended half a minute after it was told to.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.slow, self.last = device, True, time.monotonic()
+
+    def __call__(self, wanted: bool, step: int) -> bool:
+        """After a step: whether it is the last for now."""
+        if dist.world() == 1:
+            return wanted
+        now = time.monotonic()
+        long, self.last = now - self.last > SLOW, now
+        if not self.slow and step % 10 < 9:
+            return False
+        self.slow = dist.any_rank(long, self.device)
+        return dist.any_rank(wanted, self.device)
 
 
 def begin(job: Job, run: RunDir) -> tuple[int, health.Watch]:

@@ -1,16 +1,17 @@
 """Backbone weights on the disk: as safetensors under torchvision's names and back, and other people's to start from."""
 
 import copy
+import json
 import pickle
 import re
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torchvision import models
@@ -67,13 +68,32 @@ def tensors(backbone: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu().contiguous().clone() for name, value in bare(backbone).state_dict().items()}
 
 
-def write(backbone: nn.Module, path: Path) -> None:
+class Normal(NamedTuple):
+    """How pixels were normalised for a network: they are part of what it has learned."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def write(backbone: nn.Module, path: Path, normal: Normal | None = None) -> None:
     """Write the weights aside and rename; float64 as float32, which is what every reader's network has."""
     state = {
         name: value.float() if value.dtype == torch.float64 else value for name, value in tensors(backbone).items()
     }
+    about = None if normal is None else {name: json.dumps(value) for name, value in normal._asdict().items()}
     with whole(path) as file:
-        file.write(save(state))
+        file.write(save(state, metadata=about))
+
+
+def normal(path: Path) -> Normal | None:
+    """How pixels were normalised for the network in a safetensors file, where that says it."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return None
+    with safe_open(path, "pt") as file:
+        about = file.metadata() or {}
+    if not {"mean", "std"} <= about.keys():
+        return None
+    return Normal(*(tuple(json.loads(about[name])) for name in Normal._fields))
 
 
 def read(path: Path) -> dict[str, Any]:

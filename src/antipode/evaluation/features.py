@@ -40,7 +40,7 @@ def extract(
     name = key(net, look, source) if cache is not None else None
     file = cache / f"{name}.npz" if cache is not None and name is not None else None
     found = _read(file) if file is not None and file.exists() else None
-    if file is not None and dist.any_rank(found is None, next(net.parameters()).device):
+    if file is not None and dist.world() > 1 and dist.any_rank(found is None, look.normal.mean.device):
         found = None  # ranks that do not share a folder see the images together, or one waits for the others forever
     x, ids = found if found is not None else _gathered(net, look, source, batch, workers)
     pieces = torch.split(x, 8192)  # x may be all that fits

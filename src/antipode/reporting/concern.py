@@ -56,7 +56,7 @@ def _health(one: Record) -> dict[str, str]:
     last, seen = dict[str, Any](), dict[str, str]()
     now: Trouble | None = None
     for row in one.rows:
-        if "loss" not in row or any(value is None for value in row.values()):  # the log has null for what is no number
+        if not number(row.get("loss")) or not all(map(number, row.values())):  # the log has null for what is no number
             continue
         watch.note(row)
         if row["step"] >= watch.settling:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from antipode.data.catalog import SETS
 from antipode.engine.recipe import list_recipes, resolve
 from antipode.methods import build
 from antipode.methods.describe import COLUMNS, describe
@@ -26,6 +27,7 @@ AXES = {
 }
 
 BETWEEN = ("cka", "neighbours")  # analyses that one run alone does not have
+EVALUATE = "antipode evaluate runs/again"
 
 
 def choices(one: Record) -> dict[str, str] | None:
@@ -69,21 +71,51 @@ def commands(one: Record) -> list[str]:
     """How to do it again, from the recipe that the page itself carries."""
     commit = str(one.env.get("commit") or "")
     first = [f"git checkout {commit.removesuffix('+')}"] if commit else []
-    protocols = "".join(f" --protocol {name.partition('@')[0]}" for name in one.scores if "@" not in name)
-    elsewhere = [
-        f"antipode evaluate runs/again --protocol {name.partition('@')[0]} --data {shlex.quote(name.partition('@')[2])}"
-        for name in one.scores
-        if "@" in name
-    ]
-    scored = [f"antipode evaluate runs/again{protocols}"] if protocols else []
-    analysed = "".join(f" --what {shlex.quote(name)}" for name in one.analysis if name not in BETWEEN)
     return [
         *first,
-        "antipode pretrain recipe.json --out runs/again",
-        *scored,
-        *elsewhere,
-        *([f"antipode analyse runs/again{analysed}"] if analysed else []),
+        _trained(one),
+        *_scored(one),
+        *_analysed(one),
         "antipode report runs/again",
+    ]
+
+
+def _trained(one: Record) -> str:
+    own = [key for key in ("data", "backbone") if str(one.value(f"{key}.name")).startswith("python:")]
+    if own:  # which no command can name
+        given = ", ".join(f"{key}=..." for key in own)
+        return f'# in Python: antipode.pretrain("recipe.json", {given}, out="runs/again")'
+    return "antipode pretrain recipe.json --out runs/again"
+
+
+def _scored(one: Record) -> list[str]:
+    """The commands that give the scores again: one for each data set and seed."""
+    groups: dict[tuple[str, Any], list[str]] = {}
+    for name, score in one.scores.items():
+        protocol, _, place = name.partition("@")
+        seed = score.get("seed") if isinstance(score, dict) else None
+        groups.setdefault((place, None if seed == one.value("train.seed") else seed), []).append(protocol)
+    found = []
+    for (place, seed), protocols in groups.items():
+        words = "".join(f" --protocol {name}" for name in protocols)
+        words += f" --data {shlex.quote(place)}" if place else ""
+        words += "" if seed is None else f" --seed {seed}"
+        own = place and ":" not in place and place not in SETS
+        found.append(f"# in Python, with a {place} as data=: {', '.join(protocols)}" if own else f"{EVALUATE}{words}")
+    return found
+
+
+def _analysed(one: Record) -> list[str]:
+    """The commands that give the analyses again: one for each seed."""
+    groups: dict[Any, list[str]] = {}
+    for name, content in one.analysis.items():
+        if name not in BETWEEN:
+            settings = content.get("settings") if isinstance(content, dict) else None
+            groups.setdefault((settings or {}).get("seed") or 0, []).append(name)
+    return [
+        f"antipode analyse runs/again{''.join(f' --what {shlex.quote(name)}' for name in names)}"
+        + (f" --seed {seed}" if seed else "")
+        for seed, names in groups.items()
     ]
 
 

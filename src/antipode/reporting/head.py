@@ -1,6 +1,7 @@
 """The head of the page, there without a script: name, sentence, the number that matters, what to know first."""
 
 import html
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,12 +79,12 @@ def _facts(records: Sequence[Record]) -> str:
         return ""
     one = records[0]
     last = next((row["loss"] for row in reversed(one.rows) if row.get("loss") is not None), None)
-    speeds = sorted(row["images_per_second"] for row in one.rows if row.get("images_per_second"))
+    speeds = [row["images_per_second"] for row in one.rows if row.get("images_per_second")]
     shown = {
         "network": str(one.value("backbone.name")),
         "epochs": f"{one.epochs_done} of {one.value('train.epochs')}",
         "last loss": "-" if last is None else f"{last:.3f}",
-        "images a second": f"{speeds[len(speeds) // 2]:,.0f}" if speeds else "-",
+        "images a second": f"{statistics.median(speeds):,.0f}" if speeds else "-",
         "time training": _time(one.seconds),
         "device": str(one.env.get("device", "-")),
     }

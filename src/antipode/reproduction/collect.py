@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from antipode.analysis.contrast import per_epoch
 from antipode.engine.rundir import RunDir
 from antipode.evaluation import protocol
 from antipode.reproduction.item import Cells, Measure
@@ -48,13 +49,10 @@ def found(job: Job, one: Measure) -> Any:
 
 def over_epochs(rows: list[dict[str, Any]], name: str) -> dict[str, list[float]]:
     """The mean of a recorded number in each epoch, counted from 1."""
-    epochs: dict[int, list[float]] = {}
-    for row in rows:
-        if row.get(name) is not None:
-            epochs.setdefault(row["epoch"] + 1, []).append(row[name])
-    if not epochs:
+    means = per_epoch(rows, name)
+    if not means:
         raise KeyError(name)
-    return {"x": [float(epoch) for epoch in epochs], "y": [sum(ys) / len(ys) for ys in epochs.values()]}
+    return {"x": [float(epoch) for epoch in means], "y": [*means.values()]}
 
 
 def points(content: Any) -> Iterator[tuple[float | None, float]]:
