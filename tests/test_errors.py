@@ -247,3 +247,30 @@ def test_training_begins_at_progress_0_and_ends_at_1():
 
 def test_one_image_is_enough_without_negatives_from_the_batch():
     assert make("mocov2", groups=1)(batch(2, n=1)).loss.isfinite()
+
+
+ALIKE = {
+    "tau in an array": lambda one: A.nt_xent(Z, Z.flip(0), tau=np.array(0.1) if one else 0.1),
+    "tau of float32": lambda one: A.dcl(Z, Z.flip(0), tau=np.float32(0.25) if one else 0.25),
+    "alpha in a tensor": lambda one: A.info_nce(Z, Z, Q, tau=0.1, alpha=torch.tensor([64.0]) if one else 64.0),
+    "sigma in a tensor": lambda one: A.dclw(Z, Z.flip(0), tau=0.1, sigma=torch.tensor([0.5]) if one else 0.5),
+    "strength in an array": lambda one: A.jcl(Z, Z[None], Q, tau=0.1, strength=np.array([2.0]) if one else 2.0),
+    "k and classes in tensors": lambda one: A.knn(
+        Z, torch.arange(len(Z)), Z, k=torch.tensor(3) if one else 3, classes=torch.tensor(len(Z)) if one else len(Z)
+    ),
+    "tau of a vote in a tensor": lambda one: A.knn(
+        Z, torch.arange(len(Z)), Z, k=3, tau=torch.tensor([0.1]) if one else 0.1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_number_is_one_in_whatever_it_comes(name):
+    torch.testing.assert_close(ALIKE[name](True), ALIKE[name](False))
+
+
+def test_what_is_true_is_true_in_whatever_it_comes():
+    for yes in (True, np.True_, 1):
+        assert build("adco", Tiny(), bank=8, dim=4, hidden=8, symmetric=yes).views == 2
+    with pytest.raises(ValueError, match="adco's symmetric is true or false, not 'yes'"):
+        build("adco", Tiny(), bank=8, dim=4, hidden=8, symmetric="yes")

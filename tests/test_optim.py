@@ -394,3 +394,8 @@ def test_a_captured_step_follows_the_rate(name, variant):
         assert torch.equal(norm, clip(q, 3.0))
         eager.step()
         assert same(p, q)
+
+
+def test_a_group_may_go_without_momentum_where_the_others_have_nesterovs():
+    found = Lars([{"params": ONE[:1]}, {"params": ONE[1:], "momentum": 0.0}], lr=0.1, nesterov=True)
+    assert [group["momentum"] for group in found.param_groups] == [0.9, 0.0]

@@ -41,7 +41,8 @@ def dcl(z0: Tensor, z1: Tensor, *, tau: float | Tensor, gather: bool = False) ->
 
 def dclw(z0: Tensor, z1: Tensor, *, tau: float | Tensor, sigma: float = 0.5, gather: bool = False) -> Tensor:
     """DCLW's loss of two views (N,D) each; the weight of the positive carries no gradient."""
-    if not fitted("sigma", sigma, float) > 0:
+    sigma = fitted("sigma", sigma, float)
+    if not sigma > 0:
         raise ValueError(f"sigma must be positive, got {sigma}")
     tau = _temperature(tau)
     with _exact(z0, z1):
@@ -84,7 +85,7 @@ def _temperature(tau: float | Tensor) -> float | Tensor:
             raise ValueError(f"tau is one positive number, not a tensor {tuple(tau.shape)} of {tau.dtype}")
         tau = tau.reshape(())
     else:
-        fitted("tau", tau, float)
+        tau = fitted("tau", tau, float)
     seen = not isinstance(tau, Tensor) or (tau.is_cpu and not torch.compiler.is_compiling())
     if seen and not 0 < tau < torch.inf:
         raise ValueError(f"tau must be positive, got {float(tau)}")
@@ -122,7 +123,8 @@ def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float | Tensor, 
 
     `strength` is lambda at the 1/(2 tau^2) scale; 0 gives InfoNCE against the mean key.
     """
-    if not 0 <= fitted("strength", strength, float) < torch.inf:
+    strength = fitted("strength", strength, float)
+    if not 0 <= strength < torch.inf:
         raise ValueError(f"strength is a finite number of 0 or more, got {strength}")
     with _exact(query, keys, negatives):
         scores, repel = _queue_terms(query, keys, negatives, tau)
@@ -221,8 +223,8 @@ def _stacked(z: Tensor) -> Tensor:
 
 def mi_lower_bound(loss: Tensor | float, negatives: int, alpha: float | None = None) -> Tensor | float:
     """EqCo's empirical bound on mutual information: log(1+K) - loss, with EqCo's rule log(1+alpha) - loss."""
-    fitted("alpha", alpha, float | None)
-    if fitted("negatives", negatives, float) < 1 or (alpha is not None and not alpha > 0):
+    alpha, negatives = fitted("alpha", alpha, float | None), fitted("negatives", negatives, float)
+    if negatives < 1 or (alpha is not None and not alpha > 0):
         raise ValueError(f"the bound needs at least one negative and a positive alpha, got {negatives} and {alpha}")
     return math.log1p(negatives if alpha is None else alpha) - loss
 
