@@ -258,6 +258,9 @@ ALIKE = {
     "k and classes in tensors": lambda one: A.knn(
         Z, torch.arange(len(Z)), Z, k=torch.tensor(3) if one else 3, classes=torch.tensor(len(Z)) if one else len(Z)
     ),
+    "tau of a vote in an array": lambda one: A.knn(
+        Z, torch.arange(len(Z)), Z, k=np.array([3]) if one else 3, tau=np.array([0.1]) if one else 0.1
+    ),
     "tau of a vote in a tensor": lambda one: A.knn(
         Z, torch.arange(len(Z)), Z, k=3, tau=torch.tensor([0.1]) if one else 0.1
     ),
@@ -274,3 +277,6 @@ def test_what_is_true_is_true_in_whatever_it_comes():
         assert build("adco", Tiny(), bank=8, dim=4, hidden=8, symmetric=yes).views == 2
     with pytest.raises(ValueError, match="adco's symmetric is true or false, not 'yes'"):
         build("adco", Tiny(), bank=8, dim=4, hidden=8, symmetric="yes")
+    for several in (np.array([1, 0]), torch.tensor([1, 0])):
+        with pytest.raises(ValueError, match="adco's symmetric is true or false"):
+            build("adco", Tiny(), bank=8, dim=4, hidden=8, symmetric=several)

@@ -144,12 +144,12 @@ def _claimed(run: RunDir) -> Iterator[None]:
             run.recover()
         yield
     finally:
-        run.release()
-        if made and dist.first() and {file.name for file in run.path.glob("*")} == {".lock"}:
+        if made and run.lock and {file.name for file in run.path.glob("*")} == {".lock"}:
             (run.path / ".lock").unlink(missing_ok=True)
             with suppress(OSError):  # somebody else may have put something there
                 for place in made:
                     place.rmdir()
+        run.release()
 
 
 def _intended(run: RunDir, resume: bool, overwrite: bool) -> tuple[bool, bool]:
@@ -165,13 +165,13 @@ def _tell(recipe: Recipe, splits: Splits) -> None:
     """Say what a recipe does to images of one's own that a user may not expect."""
     if splits.channels not in (1, 3) and recipe.views.policy != "shapes":
         gone = "the views go without saturation, hue and greyscale, which are of red, green and blue"
-        warnings.warn(f"images of {splits.channels} channels: {gone}", stacklevel=3)
+        warnings.warn(f"images of {splits.channels} channels: {gone}", stacklevel=4)
     if recipe.data.name not in SETS and 2 * splits.size <= recipe.views.size:
         fit = f"--set views.size={splits.size}" + (" --set backbone.stem=small" if splits.size <= 64 else "")
         warnings.warn(
             f"images of {splits.size} px are enlarged to views of {recipe.views.size}, which takes "
             f"{(recipe.views.size / splits.size) ** 2:.0f} times the time: {fit} suits them",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -193,7 +193,7 @@ def _same(run: RunDir, wanted: Recipe) -> None:
     if _moved(begun.data.name, wanted.data.name):  # how many images there are is compared later
         changed = [line for line in changed if not line.startswith("data.name: ")]
         if not changed and dist.first():
-            warnings.warn(f"the images of {begun.data.name} are read from {wanted.data.name} now", stacklevel=3)
+            warnings.warn(f"the images of {begun.data.name} are read from {wanted.data.name} now", stacklevel=4)
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         text = "; ".join(changed[:3])
@@ -217,7 +217,7 @@ def _monitor(recipe: Recipe, splits: Splits) -> Monitor | None:
         return None
     absent = _unscorable(splits)
     if test is None or absent:
-        warnings.warn(f"monitor.knn_every does nothing: {splits.name} has no {absent}", stacklevel=3)
+        warnings.warn(f"monitor.knn_every does nothing: {splits.name} has no {absent}", stacklevel=4)
         return None
 
     def monitor(learner: Any, epoch: int) -> dict[str, float]:
@@ -477,7 +477,7 @@ def embed(
         table.check(file)
     net, recipe = load_backbone(run, backbone), Recipe.read(path / "recipe.json")
     splits = _fitting(str(path), net, load(data, recipe.data.root))
-    splits = _as_seen(splits, normal(path / "backbone.safetensors"))
+    splits = _as_seen(splits, normal(path))
     device = pick_device("auto")
     net, look = net.to(device), eye(recipe, splits).to(device)
     found = {part: source for part, source in (("train", splits.train), ("test", splits.test)) if source is not None}
@@ -494,8 +494,9 @@ def export(run: str | Path | Run, format: str, out: str | Path) -> Path:
     """Write the online backbone for other software: torchvision, timm, detectron2, onnx or safetensors."""
     path = run.path if isinstance(run, Run) else Path(run).expanduser()
     net, recipe = load_backbone(run), Recipe.read(path / "recipe.json")
-    size, file = recipe.views.size, Path(out).expanduser()
-    return write_export(net, file, format=format, name=recipe.backbone.name, stem=recipe.backbone.stem, size=size)
+    named, stem, size = recipe.backbone.name, recipe.backbone.stem, recipe.views.size
+    file = Path(out).expanduser()
+    return write_export(net, file, format=format, name=named, stem=stem, size=size, normal=normal(path))
 
 
 def _paths(runs: "Sequence[str | Path | Run] | str | Path | Run") -> list[Path]:

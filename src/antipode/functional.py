@@ -267,6 +267,7 @@ def knn(
     A neighbour weighs exp(similarity/tau), or one vote each with tau=None. Exact, in pieces: train is never copied as a
     whole. The work is done where test lies; train may lie elsewhere. A vote of k exp(1/tau) must fit into float64.
     """
+    k, tau = int(fitted("k", k, int)), None if tau is None else float(fitted("tau", tau, float))
     classes = _check_knn(train, labels, test, k, classes)
     largest = math.log(k) if tau is None else _largest(k, tau)
     with torch.no_grad(), _exact(test):
@@ -286,12 +287,13 @@ def _check_knn(train: Tensor, labels: Tensor, test: Tensor, k: int, classes: int
         raise ValueError(f"kNN needs train (B,D), labels (B,) and test (N,D), got {shapes}")
     if not train.shape[1]:
         raise ValueError(f"kNN needs features of at least one number, got {tuple(train.shape)}")
-    if not 1 <= fitted("k", k, int) <= len(train):
+    if not 1 <= k <= len(train):
         raise ValueError(f"k must lie between 1 and the {len(train)} train features, got {k}")
     if labels.is_floating_point():
         raise ValueError(f"labels are whole numbers, not {labels.dtype}")
     least, most = int(labels.min()), int(labels.max())
-    found = most + 1 if fitted("classes", classes, int | None) is None else int(classes or 0)
+    classes = fitted("classes", classes, int | None)
+    found = most + 1 if classes is None else int(classes)
     if least < 0 or most >= found:
         raise ValueError(f"labels {least} to {most} do not fit {found} classes")
     return found
@@ -299,7 +301,7 @@ def _check_knn(train: Tensor, labels: Tensor, test: Tensor, k: int, classes: int
 
 def _largest(k: int, tau: float) -> float:
     """The logarithm of the largest vote, k exp(1/tau)."""
-    if not fitted("tau", tau, float) > 0:
+    if not tau > 0:
         raise ValueError(f"tau must be positive or None, got {tau}")
     if 1 / tau + math.log(k) > 709:
         raise ValueError(f"tau {tau:g} is too small: {k} votes of exp(1/tau) leave float64, which ends at exp(709)")

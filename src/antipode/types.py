@@ -9,6 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from torch import Tensor
+from torch import bool as bool_dtype
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "None"}
 
@@ -62,7 +63,7 @@ def fitted(name: str, value: Any, kind: Any) -> Any:
     """
     value = _single(value)
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    if bool in kinds and value in (0, 1):
+    if bool in kinds and isinstance(value, int) and value in (0, 1):
         return bool(value)
     parts = next((get_args(one) for one in kinds if get_origin(one) is tuple), ())
     if any(_fits(value, one) for one in kinds):
@@ -83,7 +84,8 @@ def _single(value: Any) -> Any:
 
 def _fits(value: Any, kind: Any) -> bool:
     if kind in (int, float) and isinstance(value, Tensor):  # nobody waits to see what it holds
-        return value.ndim == 0 and not (kind is int and value.is_floating_point())
+        whole = not value.is_floating_point() and value.dtype != bool_dtype
+        return value.ndim == 0 and not value.is_complex() and (kind is float or whole)
     if kind in (int, float):
         number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
         return number and value == value  # noqa: PLR0124  (nan is not itself)

@@ -296,6 +296,7 @@ def test_a_line_of_the_log_stands_for_the_steps_since_the_one_before():
     rows.insert(2, {"step": 12, "epoch": 0, "knn": 50.0})  # says nothing of it
     first, second = (5 + 10 * 1 + 10 * 2 + 3) / 22, (9 * 1 + 10 * 2 + 3 * 4) / 22
     assert contrast.per_epoch(rows, "contrast") == pytest.approx({1: first, 2: second})
+    assert contrast.per_epoch([rows[1], rows[0]], "contrast") == pytest.approx({1: 16 / 12})  # a damaged log goes back
 
 
 def test_a_multi_crop_run_is_seen_in_large_views(tmp_path):

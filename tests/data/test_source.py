@@ -139,6 +139,10 @@ def test_names_have_one_number_in_train_and_test():
     folders = named(0, 1, 2), named(0, 1)
     folders[0].classes, folders[1].classes = ["cat", "dog", "owl"], ["dog", "owl"]  # as two ImageFolders have them
     assert load(folders).test.labels.tolist() == [1, 2]
+    folders[1].classes = ["dog"]  # does not name all that are there, and says nothing so
+    assert load(folders).test.labels.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="do not go together: rows of 2 classes and a number 3"):
+        load((named([1, 1], [0, 1]), named(0, 3)))
     rows = load((named([1, 0], [0, 1]), named([1, 1], [0, 1])))  # one has several classes, so both are rows
     assert (rows.train.labels.tolist(), rows.test.labels.tolist()) == ([[1, 0], [0, 1]], [[1, 1], [0, 1]])
 
@@ -184,6 +188,8 @@ def test_labels_may_be_names_or_one_hot_rows():
     assert labelled(*torch.eye(3)[[2, 0, 1]]).labels.tolist() == [2, 0, 1]
     assert labelled([1, 1, 0], [0, 0, 1]).labels.tolist() == [[1, 1, 0], [0, 0, 1]]  # several classes of an image
     assert labelled(0, 0, targets=["b", "a"]).labels.tolist() == [1, 0]
+    assert labelled(0, 0, targets=np.eye(3)[[2, 0]]).labels.tolist() == [2, 0]
+    assert labelled(4, 5, targets=np.array(3)).labels.tolist() == [4, 5]  # which is of no image
     assert labelled(torch.tensor(3), torch.tensor([4])[0]).labels.tolist() == [3, 4]
 
 

@@ -227,6 +227,18 @@ def test_a_folder_belongs_to_one_in_a_process_too(tmp_path):
             os._exit(3)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:  # what it had of ours it may drop, and keeps what it took itself
+        os.read(read, 1)
+        mine = RunDir(tmp_path)
+        mine.claim(patience=5)
+        other.release()
+        os._exit(b"is in use" in subprocess.run(claim, capture_output=True, check=False).stderr)
+    other.release()
+    os.write(write, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    other.claim(patience=5)
     shutil.rmtree(tmp_path)
     third = RunDir(tmp_path)  # the folder is another one now
     third.claim(patience=0)

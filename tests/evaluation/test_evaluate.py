@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -22,7 +22,7 @@ from antipode.data.source import Memory
 from antipode.data.splits import IMAGENET_MEAN, IMAGENET_STD, Splits
 from antipode.engine.rundir import RunDir
 from antipode.engine.subject import subject
-from antipode.engine.weights import Normal, start, tensors
+from antipode.engine.weights import Normal, start, tensors, write
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
 from antipode.evaluation.score import Result
@@ -440,6 +440,18 @@ def test_weights_with_imagenets_stem_see_pixels_as_imagenets_are(tmp_path):
 def test_weights_of_a_run_say_how_pixels_were_normalised(run):
     found = subject(f"file:{run.path / 'backbone.safetensors'}@resnet10-slim", data="digits").normal
     assert found == subject(str(run.path)).normal and found.mean == pytest.approx(load("digits").mean)
+    assert subject(f"file:{run.path}@resnet10-slim", data="digits").normal == found
+    antipode.export(run, "safetensors", "out.safetensors")
+    assert subject("file:out.safetensors@resnet10-slim", data="digits").normal == found
+    for text in ("0.5", "null", "x", '{"mean": 1}'):  # somebody else's word
+        save_file(tensors(run.backbone()), "theirs.safetensors", metadata={"pixels": text, "mean": "0.5"})
+        assert subject("file:theirs.safetensors@resnet10-slim", data="digits").normal is None
+
+
+def test_the_same_weights_are_the_same_file(run, tmp_path):
+    for name in "abcdef":
+        write(run.backbone(), tmp_path / name, Normal((0.5,), (0.25,)))
+    assert len({(tmp_path / name).read_bytes() for name in "abcdef"}) == 1
 
 
 def test_a_score_is_not_filed_in_a_run_that_took_the_folder_meanwhile(tmp_path, monkeypatch):

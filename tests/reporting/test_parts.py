@@ -198,7 +198,8 @@ def test_commands_that_repeat_a_score_have_its_seed_and_its_data(tmp_path):
     assert "antipode evaluate runs/again --protocol knn --data cifar10" in found
     assert "antipode evaluate runs/again --protocol knn --data 'folder:a b'" in found
     assert "# in Python, with a Mine as data=: knn" in found
-    own = record(run(tmp_path / "own", data="python:Mine", trained=False), "own")
+    own = record(run(tmp_path / "own", data="python:Mine", scores={"knn": score(1.0)}, trained=False), "own")
+    assert not [line for line in facts.commands(own) if line.startswith("antipode evaluate")]
     assert '# in Python: antipode.pretrain("recipe.json", data=..., out="runs/again")' in facts.commands(own)
 
 

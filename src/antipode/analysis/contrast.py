@@ -237,8 +237,9 @@ def per_epoch(rows: list[dict[str, Any]], name: str) -> dict[float, float]:
     found, before = dict[float, list[tuple[float, int]]](), -1
     for row in rows:
         if row.get(name) is not None:
-            found.setdefault(row["epoch"] + 1, []).append((row[name], row["step"] - before))
-            before = row["step"]
+            step = row.get("step", before + 1)
+            found.setdefault(row["epoch"] + 1, []).append((row[name], max(1, step - before)))
+            before = step
     return {
         epoch: sum(number * steps for number, steps in parts) / sum(steps for _, steps in parts)
         for epoch, parts in found.items()

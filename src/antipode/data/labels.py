@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
@@ -27,9 +28,10 @@ def told(dataset: Dataset[Any], count: int) -> Sequence[Any] | Tensor | None:
         known = [part for part in parts if part is not None]
         return list(itertools.chain.from_iterable(known)) if len(known) == len(parts) else None
     for name in ("targets", "labels"):
-        found = getattr(dataset, name, None)
-        if found is not None and hasattr(found, "__len__") and not isinstance(found, dict) and len(found) == count:
-            return found if isinstance(found, Tensor) else list(found)
+        found: Any = getattr(dataset, name, None)
+        sized = hasattr(found, "__len__") and getattr(found, "ndim", 1) > 0 and not isinstance(found, dict)
+        if sized and len(found) == count:
+            return found if _at_once(found) else list(found)
     return None
 
 
@@ -58,9 +60,9 @@ def numbers(given: Any, classes: list[str] | None) -> tuple[Tensor | None, list[
 
     What is neither is told in a warning, and not used.
     """
-    if given is None or (not isinstance(given, Tensor) and all(label is None for label in given)):
+    if given is None or (not _at_once(given) and all(label is None for label in given)):
         return None, classes
-    if not isinstance(given, Tensor) and all(label is None or isinstance(label, str) for label in given):
+    if not _at_once(given) and all(label is None or isinstance(label, str) for label in given):
         classes = _order(given, classes)
         place = {name: number for number, name in enumerate(classes)}
         return torch.tensor([-1 if label is None else place[label] for label in given]), classes
@@ -72,6 +74,11 @@ def numbers(given: Any, classes: list[str] | None) -> tuple[Tensor | None, list[
         text = f"labels are whole numbers from 0 on, one-hot rows or names, one for each class; {kind} is none"
         warnings.warn(f"{text}, and the labels are not used", stacklevel=4)
         return None, classes
+
+
+def _at_once(given: Any) -> bool:
+    """Whether labels are numbers in one piece."""
+    return isinstance(given, Tensor) or (isinstance(given, np.ndarray) and given.dtype.kind in "biuf")
 
 
 def _order(given: Sequence[str | None], classes: list[str] | None) -> list[str]:
@@ -101,12 +108,17 @@ def together(train: Source, test: Source) -> tuple[Source, Source]:
     if ours is None or theirs is None:
         return train, test
     if ours.ndim != theirs.ndim:
-        columns = (ours if ours.ndim == 2 else theirs).shape[1]
+        columns, most = (ours if ours.ndim == 2 else theirs).shape[1], int((theirs if ours.ndim == 2 else ours).max())
+        if most >= columns:
+            text = f"the labels of train and test do not go together: rows of {columns} classes and a number {most}"
+            raise ValueError(text)
         return _rows(train, columns), _rows(test, columns)
-    if ours.ndim > 1 or not train.classes or not test.classes or list(train.classes) == list(test.classes):
+    mine, other = train.classes or [], test.classes or []
+    clear = len({*mine}) == len(mine) > int(ours.max()) and len({*other}) == len(other) > int(theirs.max())
+    if ours.ndim > 1 or mine == other or not clear:
         return train, test
-    names = [*train.classes, *(name for name in test.classes if name not in train.classes)]
-    place = torch.tensor([names.index(name) for name in test.classes])
+    names = [*mine, *(name for name in other if name not in mine)]
+    place = torch.tensor([names.index(name) for name in other])
     moved = torch.where(theirs < 0, theirs, place[theirs.clamp(min=0)])
     return replace(train, classes=names), replace(test, labels=moved, classes=names)  # type: ignore[type-var]
 

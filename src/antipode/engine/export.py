@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import Bottleneck
 
-from antipode.engine.weights import tensors
+from antipode.engine.weights import Normal, header, tensors
 from antipode.files import whole
 from antipode.nets.backbone import RESNETS, STEMS, Shape, Wrapped
 
@@ -36,6 +36,7 @@ class Trained(NamedTuple):
     stem: str
     size: int  # of the images it was trained on, in pixels
     state: State
+    normal: Normal | None = None  # of their pixels
 
     @property
     def channels(self) -> int:
@@ -56,7 +57,16 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...]
 
 
-def export(net: nn.Module, path: Path, *, format: str, name: str, stem: str | None = None, size: int = 224) -> Path:
+def export(
+    net: nn.Module,
+    path: Path,
+    *,
+    format: str,
+    name: str,
+    stem: str | None = None,
+    size: int = 224,
+    normal: Normal | None = None,
+) -> Path:
     """Write a backbone for other software. `name` and `stem` say what it is, `size` the images it is tried on."""
     if format not in FORMATS:
         near = difflib.get_close_matches(format.lower(), FORMATS, 1, 0.4)
@@ -67,7 +77,7 @@ def export(net: nn.Module, path: Path, *, format: str, name: str, stem: str | No
     if path.is_dir() or path.suffix in others or (format == "detectron2" and path.suffix not in suffixes):
         raise ValueError(f"a file for {format} is named *{' or *'.join(suffixes)}, not {path.name!r}")
     net, kind = net.cpu().eval(), path.suffix if path.suffix in suffixes else suffixes[0]
-    content = FORMATS[format].make(Trained(net, name, stem or "imagenet", size, tensors(net)), kind)
+    content = FORMATS[format].make(Trained(net, name, stem or "imagenet", size, tensors(net), normal), kind)
     with whole(path) as file:
         file.write(content)
     return path
@@ -222,6 +232,7 @@ def onnx(trained: Trained, suffix: str) -> bytes:
 def safetensors(trained: Trained, suffix: str) -> bytes:
     """The tensors under torchvision's names (timm's for its networks); what they are is in the header."""
     about = {"format": "pt", "backbone": trained.name, "stem": trained.stem, "size": json.dumps(trained.size)}
+    about |= header(trained.normal) if trained.normal else {}
     content = save(trained.state, metadata=about)
     again = load(content)
     if again.keys() != trained.state.keys() or any(not torch.equal(again[k], v) for k, v in trained.state.items()):

@@ -65,7 +65,8 @@ class Bar:
 def say(line: str) -> None:
     """A line for people; where nobody can read it any more, that is no reason to stop."""
     with suppress(OSError, ValueError):
-        print(line, file=sys.stderr, flush=True)
+        if sys.stderr is not None:  # print would take None for stdout
+            print(line, file=sys.stderr, flush=True)
 
 
 def numbers(row: dict[str, Any], scores: dict[str, float]) -> str:

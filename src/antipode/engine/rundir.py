@@ -33,13 +33,16 @@ class Lock:
 
     def stands(self, path: Path) -> bool:
         """Whether it is this process's, which a fork's is not, and of the file that is there now."""
-        here, there = os.fstat(self.file.fileno()), path.stat() if path.exists() else None
-        return self.pid == os.getpid() and there is not None and here.st_ino == there.st_ino
+        try:
+            return self.pid == os.getpid() and os.fstat(self.file.fileno()).st_ino == path.stat().st_ino
+        except FileNotFoundError:
+            return False
 
 
 # a record lock is the process's: within it a second holder would get it, too, and let go of it for the first
 LOCKS: dict[Path, Lock] = {}
 LOCKING = threading.Lock()
+KEPT: list[Lock] = []  # of a parent, or of a file that is gone: closing one might let go of another on the same file
 
 
 class RunDir:
@@ -69,12 +72,13 @@ class RunDir:
         """
         if self.lock is not None or os.name != "posix":
             return
-        self.path.mkdir(parents=True, exist_ok=True)
         until = time.monotonic() + patience
         while not self._take():
             if time.monotonic() > until:
                 # not read where it is our own: closing the file once more would let go of it
-                owner = os.getpid() if self.path.resolve() in LOCKS else (self.path / ".lock").read_text()
+                mine = LOCKS.get(self.path.resolve())
+                ours = mine is not None and mine.pid == os.getpid()
+                owner = os.getpid() if ours else (self.path / ".lock").read_text()
                 raise ValueError(f"{self.path} is in use: process {owner} trains there, wait for it or stop it")
             time.sleep(0.1)
         for left in self.checkpoints.glob(".*.tmp"):  # by a process that was killed while it wrote: nobody else does
@@ -86,21 +90,30 @@ class RunDir:
         with LOCKING:
             if place in LOCKS and LOCKS[place].stands(path):
                 return False
-            file = path.open("a+")
-            if not _locked(file):
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                file = path.open("a+")
+            except FileNotFoundError:  # who had it removes what it had made for nothing
+                return False
+            lock = Lock(file, os.getpid())
+            if not _locked(file) or not lock.stands(path):  # or of a file that went while we waited
                 file.close()
                 return False
+            if place in LOCKS:
+                KEPT.append(LOCKS[place])
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
-            self.lock = LOCKS[place] = Lock(file, os.getpid())
+            self.lock = LOCKS[place] = lock
         return True
 
     def release(self) -> None:
         """Let others have the folder."""
         with LOCKING:
             lock, self.lock = self.lock, None
-            if lock is not None:
+            if lock is not None and lock.pid != os.getpid():
+                KEPT.append(lock)
+            elif lock is not None:
                 lock.file.close()
                 for place in [place for place, held in LOCKS.items() if held is lock]:
                     del LOCKS[place]

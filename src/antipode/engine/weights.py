@@ -80,20 +80,28 @@ def write(backbone: nn.Module, path: Path, normal: Normal | None = None) -> None
     state = {
         name: value.float() if value.dtype == torch.float64 else value for name, value in tensors(backbone).items()
     }
-    about = None if normal is None else {name: json.dumps(value) for name, value in normal._asdict().items()}
+    # one key: the library writes several in any order, and the same weights are to be the same file
     with whole(path) as file:
-        file.write(save(state, metadata=about))
+        file.write(save(state, metadata=None if normal is None else header(normal)))
+
+
+def header(normal: Normal) -> dict[str, str]:
+    """What the header of a safetensors file says of the pixels."""
+    return {"pixels": json.dumps(normal._asdict())}
 
 
 def normal(path: Path) -> Normal | None:
-    """How pixels were normalised for the network in a safetensors file, where that says it."""
+    """How pixels were normalised for the network in a safetensors file or run folder, where that says it."""
+    path = path / "backbone.safetensors" if path.is_dir() else path
     if path.suffix != ".safetensors" or not path.is_file():
         return None
     with safe_open(path, "pt") as file:
-        about = file.metadata() or {}
-    if not {"mean", "std"} <= about.keys():
+        about = (file.metadata() or {}).get("pixels", "")
+    try:
+        said = json.loads(about)
+        return Normal(*(tuple(float(value) for value in said[name]) for name in Normal._fields))
+    except (ValueError, TypeError, KeyError):  # nothing, or somebody else's word
         return None
-    return Normal(*(tuple(json.loads(about[name])) for name in Normal._fields))
 
 
 def read(path: Path) -> dict[str, Any]:

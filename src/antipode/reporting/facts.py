@@ -100,8 +100,10 @@ def _scored(one: Record) -> list[str]:
         words = "".join(f" --protocol {name}" for name in protocols)
         words += f" --data {shlex.quote(place)}" if place else ""
         words += "" if seed is None else f" --seed {seed}"
-        own = place and ":" not in place and place not in SETS
-        found.append(f"# in Python, with a {place} as data=: {', '.join(protocols)}" if own else f"{EVALUATE}{words}")
+        kind = place or str(one.value("data.name"))
+        own = kind.startswith("python:") or (":" not in kind and kind not in SETS)
+        named = f"# in Python, with a {kind.removeprefix('python:')} as data=: {', '.join(protocols)}"
+        found.append(named if own else f"{EVALUATE}{words}")
     return found
 
 
@@ -112,6 +114,8 @@ def _analysed(one: Record) -> list[str]:
         if name not in BETWEEN:
             settings = content.get("settings") if isinstance(content, dict) else None
             groups.setdefault((settings or {}).get("seed") or 0, []).append(name)
+    if str(one.value("data.name")).startswith("python:"):
+        return [f"# in Python, with data=: {', '.join(names)}" for names in groups.values()]
     return [
         f"antipode analyse runs/again{''.join(f' --what {shlex.quote(name)}' for name in names)}"
         + (f" --seed {seed}" if seed else "")
