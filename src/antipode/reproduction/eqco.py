@@ -77,10 +77,13 @@ FIG1 = Item(
     ),
     grids={
         "smoke": Grid(
-            _fig1("digits", (16, 64, 256), 1024, MILD | {"train.epochs": 8}), f"{MILDLY}, 8 epochs; alpha 1,024"
+            _fig1("digits", (16, 64, 256), 1024, MILD | {"train.epochs": 8, "monitor.log_every": 1}),
+            f"{MILDLY}, 8 epochs; alpha 1,024",
         ),
         "small": Grid(
-            _fig1("cifar10", (16, 256, 4096), 4096, SMALL), "CIFAR-10, ResNet-18, 100 epochs; alpha 4,096", 3
+            _fig1("cifar10", (16, 256, 4096), 4096, SMALL | {"monitor.log_every": 5}),
+            "CIFAR-10, ResNet-18, 100 epochs; alpha 4,096",
+            3,
         ),
         "paper": Grid(
             _fig1("imagenet", (16, 256, 4096, 65536), 65536, {}), f"{IMAGENET}; its grid of K is not printed: ours"
