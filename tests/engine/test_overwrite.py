@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -259,6 +260,27 @@ def test_a_call_that_fails_lets_go_of_the_folder(tmp_path):
         kept.append(told.value)
     claim = [sys.executable, "-c", CLAIM, str(tmp_path / "run")]
     assert subprocess.run(claim, capture_output=True, check=False).returncode == 0
+
+
+def test_lines_of_the_log_that_are_none_are_passed_over(old):
+    """It decides nothing, and so it must not keep a run from going on."""
+    file = old / "metrics.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(b"5\n" + b'{"step": 1, "loss": \xff}\n' + b"[1]\n" + whole)
+    assert RunDir(old).metrics() == [json.loads(line) for line in whole.splitlines()]
+    RunDir(old).rewind(1)
+    assert [row["step"] for row in RunDir(old).metrics()] == [0]
+
+
+def test_a_checkpoint_that_torch_cannot_write_is_told_in_a_sentence(tmp_path, monkeypatch):
+    """Its writer says neither what the system said nor where."""
+
+    def broken(content, file):
+        raise RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos")
+
+    monkeypatch.setattr(torch, "save", broken)
+    with pytest.raises(OSError, match=r"no checkpoint could be written into .*checkpoints \(.*unexpected pos\)"):
+        go(tmp_path / "run")
 
 
 def test_the_commit_is_that_of_our_own_checkout_alone(tmp_path):

@@ -15,7 +15,7 @@ from antipode.data.progress import track
 from antipode.data.source import Source
 
 ASKED = 10_000  # items that are read for their labels alone, at most: their images are decoded on the way
-READ = object()  # in the place of the label of an item that cannot be read
+BROKEN = object()  # in the place of the label of an item that cannot be read
 
 
 def told(dataset: Dataset[Any], count: int) -> Sequence[Any] | Tensor | None:
@@ -46,12 +46,12 @@ def asked(dataset: Dataset[Any], count: int) -> list[Any] | None:
         try:
             item = dataset[index]
         except Exception:  # counted and listed when its image is wanted
-            item = None, READ
+            item = None, BROKEN
         found.append(item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else None)
     for index in reversed(range(count)):  # as the next image takes the place of a broken one
-        if found[index] is READ:
+        if found[index] is BROKEN:
             after = found[(index + 1) % count]
-            found[index] = None if after is READ else after
+            found[index] = None if after is BROKEN else after
     return found
 
 

@@ -313,11 +313,11 @@ def _check(recipe: Recipe) -> None:
 
 
 def _check_backbone(backbone: Backbone) -> None:
-    from antipode.nets.backbone import RESNETS  # noqa: PLC0415  (torch)
+    from antipode.nets.backbone import RESNETS, SUPERVISED  # noqa: PLC0415  (torch)
 
     name = backbone.name
     own = name.startswith(OWN) and not name.endswith(":")
     if name not in RESNETS and not own:
         raise ValueError(f"there is no backbone {name!r}{nearest(name, [*RESNETS, 'timm:NAME'])}")
-    if backbone.weights == "torchvision" and (own or name.endswith(("-slim", "x2", "x4"))):
+    if backbone.weights == "torchvision" and name not in SUPERVISED:
         raise ValueError(f"backbone.weights=torchvision, but torchvision has no weights for {name}")

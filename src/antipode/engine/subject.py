@@ -13,11 +13,10 @@ from antipode.engine.recipe import Recipe, resolve
 from antipode.engine.restore import restored
 from antipode.engine.rundir import WEIGHTS, RunDir
 from antipode.engine.weights import Normal, bare, fit, normal, read, reopened, start
-from antipode.nets.backbone import RESNETS, Stem
+from antipode.nets.backbone import SUPERVISED, Stem
 from antipode.nets.backbone import backbone as make_backbone
 
 FOREIGN = ("random", "torchvision", "file")
-SUPERVISED = tuple(name for name in RESNETS if not name.endswith(("-slim", "x2", "x4")))
 
 
 @dataclass(frozen=True)

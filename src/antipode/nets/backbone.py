@@ -46,6 +46,7 @@ RESNETS = {
     "wide_resnet50_2": Shape(Bottleneck, (3, 4, 6, 3), 64, 1, 128),  # torchvision's: only the inner 3x3 is wider
     "resnext50_32x4d": Shape(Bottleneck, (3, 4, 6, 3), 64, 32, 4),
 }
+SUPERVISED = tuple(name for name in RESNETS if not name.endswith(("-slim", "x2", "x4")))  # torchvision has weights
 
 
 class ResNet(nn.Module):
