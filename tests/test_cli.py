@@ -133,7 +133,7 @@ WRONG = {
     "pretrain digits.dcl --batch 5000 --out {out}": ("batch of 5000", "1437 images"),
     "pretrain digits.dcl --batch 1 --epochs 1 --device cpu --out {out}": ("at least two images", "one"),
     f"pretrain digits.dcl --set views.policy=shapes --out {{out}} {TINY}": ("3 channels", "1"),
-    f"pretrain digits.simo --set method.negatives=500 --out {{out}} {TINY}": ("500 negatives", "499"),
+    f"pretrain digits.simo --set method.negatives=501 --out {{out}} {TINY}": ("501 negatives", "499"),
     f"pretrain digits.mocov2 --set method.queue=0 --out {{out}} {TINY}": ("queue", "0"),
     # data that is not there
     "pretrain cifar10.dcl --out {out}": ("cifar10", "ANTIPODE_DATA", "data.root"),
@@ -342,8 +342,8 @@ def test_a_wrong_command_on_damaged_or_foreign_files_is_refused_in_one_sentence(
 
 
 def test_a_run_that_was_refused_in_its_first_step_does_not_stand_in_the_way(tmp_path):
-    wrong = call(f"pretrain digits.simo --set method.negatives=500 {TINY} --out {tmp_path}/run")
-    check_refusal(*wrong, ("500 negatives",))
+    wrong = call(f"pretrain digits.simo --set method.negatives=501 {TINY} --out {tmp_path}/run")
+    check_refusal(*wrong, ("501 negatives",))
     assert answer(f"pretrain digits.simo {TINY} --out {tmp_path}/run --json")["last"]["loss"] > 0
 
 

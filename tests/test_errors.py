@@ -171,7 +171,7 @@ BATCHES = {
     "too few views": lambda: make("simclr")(batch(1)),
     "too many views": lambda: make("simclr")(batch(3)),
     "one image with in-batch negatives": lambda: make("simclr")(batch(2, n=1)),
-    "more negatives than other images": lambda: make("simo", negatives=8)(batch(2, n=8)),
+    "more negatives than other images": lambda: make("simo", negatives=9)(batch(2, n=8)),
     "views of unequal number": lambda: make("byol")(
         Batch([batch(1).views[0], batch(1, n=4).views[0]], torch.arange(8))
     ),
@@ -198,8 +198,15 @@ def test_wrong_input_is_refused_in_one_sentence(name):
 
 
 def test_the_number_of_possible_negatives_is_named():
-    with pytest.raises(ValueError, match="8 negatives asked for, but 8 images give a query only 7"):
-        make("simo", negatives=8)(batch(2, n=8))
+    with pytest.raises(ValueError, match="9 negatives asked for, but 8 images give a query only 7"):
+        make("simo", negatives=9)(batch(2, n=8))
+
+
+def test_simos_256_of_256_are_the_255_others():
+    all_of_them, others = (make("simo", negatives=k, alpha=5.0) for k in (8, 7))
+    others.load_state_dict(all_of_them.state_dict())
+    views = batch(2, n=8)
+    assert torch.equal(all_of_them(views).loss, others(views).loss)
 
 
 def test_every_preset_says_what_is_wrong_with_its_temperature():

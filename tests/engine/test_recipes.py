@@ -232,15 +232,23 @@ def test_simsiam_npid_and_invspread_are_the_papers():
     holds("imagenet.simsiam", rate | {"train.batch": 512, "train.epochs": 100, "optim.predictor.lr": 0.05})
     holds("imagenet.npid", {"method.negatives": 4096, "method.tau": 0.07, "method.images": 1281167, "views.views": 1})
     holds("cifar10.npid", {"method.negatives": 0, "method.tau": 0.1, "method.images": 50000, "train.batch": 128})
+    holds("cifar10.npid", {"views.policy": "mocov1", "views.size": 32})
+    holds("imagenet.eqco", {"method.negatives": 256}, **{"method.base": "simclr"})
     falls = {"optim.network.at": (120, 160, 200), "optim.network.factor": (0.1, 0.05, 0.01)}
-    holds("cifar10.invspread", falls | {"train.batch": 128, "method.tau": 0.1})
+    holds("cifar10.invspread", falls | {"train.batch": 128, "train.epochs": 300, "method.tau": 0.1})
     for name in ("cifar10.npid", "cifar10.invspread"):  # .03 at 128
         assert resolve(name).optim["network"].lr * 128 / 256 == 0.03
 
 
 def test_inv_spreads_rate_falls_as_published():
-    rate = resolve("cifar10.invspread").optim["network"].scheduled(200)
-    assert [rate.factor(epoch * 10, 10) for epoch in (0, 119, 120, 160, 199)] == [1.0, 1.0, 0.1, 0.05, 0.05]
+    rate = resolve("cifar10.invspread").optim["network"].scheduled(300)
+    found = [rate.factor(epoch * 10, 10) for epoch in (0, 119, 120, 160, 199, 200, 299)]
+    assert found == [1.0, 1.0, 0.1, 0.05, 0.05, 0.01, 0.01]
+
+
+def test_a_shorter_run_of_inv_spread_has_all_its_rates():
+    rate = resolve("cifar10.invspread", flags={"train.epochs": 30}).optim["network"]
+    assert rate.at == (12, 16, 20)
 
 
 def test_simos_warm_up_multiplies_the_cosine():

@@ -49,6 +49,23 @@ def test_accumulated_gradients_are_the_mean_over_parts_and_the_queue_takes_all_k
         assert torch.allclose(mine.grad, theirs.grad, atol=1e-14)
 
 
+@pytest.mark.parametrize("method", ["mocov2", "adco", "msbreg", "npid"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_no_node_of_a_step_lives_on(method, parts):
+    """A CUDA graph is captured on a stream of its own, where a node of the steps before would belong to theirs."""
+    learner = make(method)
+
+    def collector():  # the node that collects a weight's gradient; it lives as long as a graph that ends in it
+        weight = next(learner.online.parameters())
+        return weight.expand_as(weight).grad_fn.next_functions[0][0]
+
+    mark = collector()
+    mark.metadata["step"] = 1
+    out = one(learner, accumulate=parts)(batch(len(learner.key_views) if method == "npid" else learner.views))
+    del mark
+    assert out[0].loss.ndim == 0 and "step" not in collector().metadata
+
+
 def test_a_batch_falls_into_equal_parts():
     parts = step.parts(batch(2), 4)
     assert [len(part.owner) for part in parts] == [2] * 4
@@ -168,6 +185,8 @@ def test_the_bound_on_mutual_information_is_eqcos_and_only_for_coupled_losses():
     assert health.bound(make("mocov2"), 1.0, 20) == pytest.approx(torch.tensor(21.0).log().item() - 1)
     assert health.bound(make("eqco", alpha=100.0), 1.0, 5) == pytest.approx(torch.tensor(101.0).log().item() - 1)
     assert health.bound(make("dcl"), 1.0, 14) is None
+    assert health.bound(make("jcl"), 1.0, 16) is None  # its loss has lambda's variance term in it
+    assert health.bound(make("jcl", form="each", strength=None, ramp=None), 1.0, 16) is not None
 
 
 def test_ranks_ask_each_other_after_every_step_that_is_slow(monkeypatch):

@@ -48,14 +48,12 @@ class InBatch(nn.Module):
 
     def forward(self, pair: Pair, live: bool = False) -> Tensor:
         """Scores (N,P) with the own image at -inf, or (N,subset)."""
-        self._check(pair)
-        scores = product(pair.query, pair.pool)
         own = pair.owner[:, None] == pair.pool_owner
-        scores = scores.masked_fill(own, -torch.inf)
+        count, scores = self._count(pair), product(pair.query, pair.pool).masked_fill(own, -torch.inf)
         if self.subset is None:
             return scores
         lots = self._lots(pair).expand_as(own).masked_fill(own, 2.0)
-        return scores.gather(1, lots.topk(self.subset, 1, largest=False).indices)
+        return scores.gather(1, lots.topk(count, 1, largest=False).indices)
 
     def _lots(self, pair: Pair) -> Tensor:
         """A number in [0,1) for each vector of the pool, (1,P) or (N,P): by image and view, not by place."""
@@ -63,14 +61,17 @@ class InBatch(nn.Module):
         rows = pair.noise[None] if self.shared else rng.fold(pair.noise, pair.owner)
         return rng.uniform(rng.fold(rows[:, None], rng.fold(view, pair.pool_owner)), 1).squeeze(-1)
 
-    def _check(self, pair: Pair) -> None:
+    def _count(self, pair: Pair) -> int:
+        """How many repel a query; K = N of SiMo's pool is what its paper calls the N-1 others."""
         images = len(pair.query) * dist.world()
         others = len(pair.pool) - len(pair.pool) // images
         if images < 2:
             raise ValueError("negatives from the batch need at least two images, got one")
         differ(pair.pool_owner)
-        if self.subset is not None and self.subset > others:
-            raise ValueError(f"{self.subset} negatives asked for, but {images} images give a query only {others}")
+        count = others if self.subset is None else self.subset
+        if count > others + (self.pool == "pair"):
+            raise ValueError(f"{count} negatives asked for, but {images} images give a query only {others}")
+        return min(count, others)
 
     def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
         """Nothing to keep."""

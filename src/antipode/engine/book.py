@@ -145,7 +145,8 @@ def negatives(job: Job) -> int:
             count += len(part.vectors)
         elif getattr(part, "pool", None):
             views = len(job.learner.key_views) if part.pool == "all" else 1
-            count += getattr(part, "subset", None) or views * (images - 1)
+            others = views * (images - 1)
+            count += min(getattr(part, "subset", None) or others, others)
     return count
 
 

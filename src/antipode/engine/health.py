@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from antipode.core.learner import Learner
-from antipode.core.loss import coupled
+from antipode.core.loss import Gaussian, coupled
 from antipode.core.negatives import Queue
 from antipode.core.objective import Adversarial, Align, Contrast
 from antipode.core.regularise import potential
@@ -68,9 +68,11 @@ def alignment(learner: Learner, row: dict[str, Any]) -> float:
 
 
 def bound(learner: Learner, contrast: float, negatives: int) -> float | None:
-    """EqCo's lower bound on mutual information, for a coupled contrast."""
+    """EqCo's lower bound on mutual information, where the loss is InfoNCE's: JCL's has a variance term besides."""
     objective = learner.objective
     if not isinstance(objective, Contrast) or objective.coupling is not coupled or not negatives:
+        return None
+    if isinstance(objective.positives, Gaussian):
         return None
     alpha = getattr(objective.margin, "keywords", {}).get("alpha", negatives)
     return math.log1p(alpha) - contrast

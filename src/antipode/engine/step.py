@@ -72,7 +72,8 @@ class Step:
             with self._precision():
                 out = self.forward(part)
             (out.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
-            outs.append(out)
+            # no node of the pass may outlive it: it belongs to the stream of its step, and a capture has another
+            outs.append(out._replace(loss=out.loss.detach()))
         norms = {name: clip(weights, self.clips.get(name)) for name, weights in self.groups.items()}
         for optim in self.optims.values():
             optim.step()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from antipode.recipes.layer import VIEWS, Case, Layer, method, optimiser, policy, said, stack, warm_up
-from antipode.recipes.papers import BYOL, DCL, MSBREG, SIMCLR, SIMSIAM, dcl, msbreg_rate
+from antipode.recipes.papers import BYOL, DCL, INVSPREAD, MSBREG, SIMCLR, SIMSIAM, dcl, msbreg_rate
 
 
 def _run(source: str, **values: int) -> Layer:
@@ -24,6 +24,8 @@ LENGTHS: dict[tuple[str, str], Layer] = {
     ("imagenet100", "byol"): _run(MSBREG, batch=512, epochs=320),
     ("stl10", "msbreg"): _run(MSBREG, batch=512, epochs=320),
     ("stl10", "byol"): _run(MSBREG, batch=512, epochs=320),
+    ("cifar10", "invspread"): _run(INVSPREAD, epochs=300),  # the loop runs to 301
+    ("stl10", "invspread"): _run(INVSPREAD, epochs=300),
     ("imagenet100", "jcl"): _run("JCL supplement 4", batch=128, epochs=100),
     ("imagenet100", "simclr"): R50,
     ("imagenet100", "dcl"): R50,
@@ -37,6 +39,11 @@ def _jcl100(case: Case) -> Layer:
     layer |= method("JCL supplement, table 1", keys=5)
     gaussian = case.arguments.get("form", "gaussian") == "gaussian"
     return layer | (method("JCL supplement, table 1", strength=4.0) if gaussian else {})
+
+
+def _eqco(case: Case) -> Layer:
+    """On SimCLR the paper's reference has as many negatives as images, 256, of the 510 that a batch of them has."""
+    return method("EqCo 2.3: N = K = 256", negatives=256) if case.base == "simclr" else {}
 
 
 def _msbreg100(case: Case) -> Layer:
@@ -59,6 +66,8 @@ def _byol_heads(case: Case) -> Layer:
 
 PAIRS: dict[tuple[str, str], Callable[[Case], Layer]] = {
     ("imagenet100", "jcl"): _jcl100,
+    ("imagenet", "eqco"): _eqco,
+    ("imagenet100", "eqco"): _eqco,
     ("imagenet100", "simclr"): dcl,  # DCL's baseline: SimCLR in its own settings (table 1)
     ("imagenet100", "msbreg"): _msbreg100,
     ("imagenet100", "byol"): _msbreg100,

@@ -19,7 +19,7 @@ JCL = "JCL (JCL: main_moco.py)"
 BYOL = "BYOL (byol: configs/byol.py)"
 SIMSIAM = "SimSiam (simsiam: main_simsiam.py)"
 NPID = "NPID (npid: main.py)"
-INVSPREAD = "Inv. Spread (inv: main_cifar.py)"
+INVSPREAD = "Inv. Spread (inv: demo_seen.py)"
 MSBREG = "MSBReg supplement 1.1"
 DCL = "DCL 4.1"
 
@@ -123,9 +123,9 @@ def npid(case: Case) -> Layer:
 
 
 def invspread(case: Case) -> Layer:
-    """SGD .03 at 128, that is .06 at 256; .1, .05 and .01 of it from 120, 160 and 200 on."""
+    """SGD .03 at 128, that is .06 at 256; .1, .05 and .01 of it from 120, 160 and 200 of 300 on."""
     rate = optimiser(INVSPREAD, "sgd", 0.06, weight_decay=5e-4, schedule="steps", per="epoch", factor=(0.1, 0.05, 0.01))
-    return stack(rate, steps(case, INVSPREAD, 120, 160, 200), policy(INVSPREAD, "cld"))
+    return stack(rate, steps(case, INVSPREAD, 120, 160, 200, of=300), policy(INVSPREAD, "cld"))
 
 
 def msbreg(case: Case) -> Layer:

@@ -108,7 +108,7 @@ def _memory(case: Case) -> Layer:
     if case.method == "invspread":
         return stack(invspread(case), said(INVSPREAD, {"train.batch": 128}))
     rate = optimiser(f"{NPID}: .03 at 128", "sgd", 0.06, weight_decay=5e-4, schedule="steps", per="epoch")
-    views = policy("NPID (npid: datasets/cifar.py)", "cld")
+    views = policy("NPID (npid: cifar.py)", "mocov1")  # grey before the colours
     return stack(rate, steps(case, NPID, 120, 160), views, said(NPID, {"train.batch": 128}), _images(case))
 
 
