@@ -88,6 +88,36 @@ def test_a_network_of_fixed_size_refuses_other_views_before_anything_is_written(
         antipode.pretrain(out="run", overrides={"views.size": 32}, **ask)
 
 
+class Pixels(nn.Module):
+    """A network for digits of 8 px alone."""
+
+    def __init__(self, width=None):
+        super().__init__()
+        self.layer = nn.Linear(64, 12)
+        if width:
+            self.width = width
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+
+@pytest.mark.parametrize("width", [None, 12])
+def test_a_network_for_one_size_is_tried_with_that_of_the_views(width, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ask = {"method": "simclr", "data": "digits", "epochs": 1, "batch": 500, "out": "run", "quiet": True}
+    run = antipode.pretrain(backbone=Pixels(width), **ask)
+    assert antipode.evaluate(run, ["knn"])["knn"].value > 20
+    assert antipode.embed(run, "digits").x.shape[1] == 12 and antipode.analyse(run, ["spectrum"])
+    with pytest.raises(ValueError, match="takes no 16 px images of 1 channels"):
+        antipode.pretrain(backbone=Pixels(width), overrides={"views.size": 16}, **ask | {"out": "other"})
+
+
+def test_a_network_that_states_its_width_needs_no_size_for_a_loop_of_ones_own():
+    assert antipode.build("dcl", Pixels(12)).backbone.width == 12
+    with pytest.raises(ValueError, match="takes no 224 px images"):
+        antipode.build("dcl", Pixels())
+
+
 def test_a_folder_of_images_in_the_place_of_a_recipe_is_answered_with_what_to_write(photos, capsys):
     with pytest.raises(SystemExit) as end:
         main(["pretrain", "./photos"])

@@ -87,14 +87,16 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
     # a policy may refuse the channels, a network the sizes
     seen = views(torch.zeros(2, data.channels, 8, 8, dtype=torch.uint8, device=device))
     torch.manual_seed(recipe.train.seed)
-    net = backbone or make_backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=data.channels)
+    sizes = sorted({view.shape[-1] for view in seen})
+    named = (recipe.backbone.name, recipe.backbone.stem) if backbone is None else (backbone, None)
+    net = make_backbone(named[0], stem=named[1], channels=data.channels, size=sizes[-1])
     if recipe.backbone.weights and fresh:
         weights.start(net, recipe.backbone.name, recipe.backbone.weights)
     learner = build_learner(
         recipe.method.name, net, channels=data.channels, seed=recipe.train.seed, **recipe.method.arguments
     )
     if isinstance(learner.backbone, Wrapped):
-        for size in sorted({view.shape[-1] for view in seen}):
+        for size in sizes:
             learner.backbone.tried(data.channels, size)
     if learner.views != views.count:
         made = f"{recipe.views.policy} makes {views.count}"

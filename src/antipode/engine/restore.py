@@ -33,7 +33,7 @@ def put(recipe: Recipe, content: dict[str, Any], module: nn.Module | None = None
     """The learner of a recipe with the state of a checkpoint."""
     state = content["learner"]
     own = {key.removeprefix("online.backbone."): value for key, value in state.items()}
-    net, channels = reopened(own, recipe.backbone.name, recipe.backbone.stem, module)
+    net, channels = reopened(own, recipe.backbone.name, recipe.backbone.stem, module, recipe.views.size)
     learner = build_learner(
         recipe.method.name, net, channels=channels, seed=recipe.train.seed, **recipe.method.arguments
     )

@@ -87,7 +87,7 @@ def _run(path: Path, module: nn.Module | None, colon: str) -> Subject:
         raise ValueError(
             f"{own}: in Python, give the Run that pretrain returned, or a module of that kind for the weights"
         )
-    net, _ = reopened(weights, recipe.backbone.name, recipe.backbone.stem, module)
+    net, _ = reopened(weights, recipe.backbone.name, recipe.backbone.stem, module, recipe.views.size)
     fit(bare(net), weights, str(file))
     return Subject(path.name, RunDir(path), net.eval(), recipe, module=module, normal=normal(file), read=which)
 

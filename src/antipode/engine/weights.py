@@ -31,15 +31,20 @@ def bare(backbone: nn.Module) -> nn.Module:
 
 
 def reopened(
-    weights: Mapping[str, Tensor], name: str, stem: Stem | None, module: nn.Module | None = None
+    weights: Mapping[str, Tensor],
+    name: str,
+    stem: Stem | None,
+    module: nn.Module | None = None,
+    size: int | None = None,
 ) -> tuple[nn.Module, int]:
     """The backbone that these weights are of, not yet with them, and its channels; of a module of one's own a copy.
 
+    `size` is that of the images that it was trained on.
     Weights lie in a file by the alphabet, so that which layer sees the images is asked of the network.
     """
     if module is not None:
-        return _copied(module)
-    net = make_backbone(name, stem=stem)
+        return _copied(module, size)
+    net = make_backbone(name, stem=stem, size=size)
     own = bare(net).state_dict() | net.state_dict()
     channels = 3
     for key, value in own.items():
@@ -47,16 +52,16 @@ def reopened(
         if there is not None and value.ndim == there.ndim == 4 and there.shape[1] != value.shape[1]:
             channels = there.shape[1]
             break
-    return (net if channels == 3 else make_backbone(name, stem=stem, channels=channels)), channels
+    return (net if channels == 3 else make_backbone(name, stem=stem, channels=channels, size=size)), channels
 
 
-def _copied(module: nn.Module) -> tuple[nn.Module, int]:
+def _copied(module: nn.Module, size: int | None) -> tuple[nn.Module, int]:
     """A module of one's own may name its first layer last: what takes images tells."""
     taken = [layer.in_channels for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     refused: ValueError | None = None
     for channels in dict.fromkeys([*taken[:1], 3, 1, *taken]):
         try:
-            return make_backbone(copy.deepcopy(module).cpu().float(), channels=channels), channels
+            return make_backbone(copy.deepcopy(module).cpu().float(), channels=channels, size=size), channels
         except ValueError as error:
             refused = refused or error
     assert refused is not None

@@ -99,10 +99,10 @@ def _layer(shape: Shape, inner: int, number: int) -> nn.Sequential:
 class Wrapped(nn.Module):
     """Any network as a backbone: its output is pooled to (N,width) if it is a map or a sequence of tokens."""
 
-    def __init__(self, net: nn.Module, channels: int = 3) -> None:
+    def __init__(self, net: nn.Module, channels: int = 3, size: int | None = None) -> None:
         super().__init__()
         self.net = net
-        self.width, self.pools = self._measure(channels)
+        self.width, self.pools = self._measure(channels, size)
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (N,width) of images (N,C,H,W)."""
@@ -135,33 +135,38 @@ class Wrapped(nn.Module):
             for module, mode in modes.items():
                 module.training = mode
 
-    def _measure(self, channels: int) -> tuple[int, bool]:
-        """The feature width and whether it takes pooling; ImageNet's size where the net refuses a small one."""
+    def _measure(self, channels: int, size: int | None) -> tuple[int, bool]:
+        """The feature width and whether it takes pooling; without a size CIFAR's or, if refused, ImageNet's."""
         try:
-            out = self._try(self._answer, channels, 32)
+            out = self._try(self._answer, channels, size or 32)
         except ValueError:
+            if size:
+                raise
             out = self._try(self._answer, channels, 224)
         if out.ndim not in (2, 3, 4):
             raise ValueError(f"a backbone must return (N,D), a map (N,D,H,W) or tokens (N,T,D), got {out.ndim} axes")
         return out.shape[2 if out.ndim == 3 else 1], out.ndim > 2
 
 
-def backbone(net: str | nn.Module, *, stem: Stem | None = None, channels: int = 3) -> nn.Module:
+def backbone(
+    net: str | nn.Module, *, stem: Stem | None = None, channels: int = 3, size: int | None = None
+) -> nn.Module:
     """A backbone with `.width`, by name ("resnet18", "timm:vit_small_patch16_224") or from a module of one's own.
 
     The weights of a module are used as they are, not copied: training it trains the caller's. A classifier of
-    torchvision's is left out, since logits are no features. `stem` ("imagenet" by default) is for our ResNets.
+    torchvision's is left out, since logits are no features. `stem` ("imagenet" by default) is for our ResNets. `size`
+    is that of the images, for a network that takes no other; one that states its `width` needs none.
     """
     if isinstance(net, nn.Module):
         if stem is not None:
             raise ValueError(f"the stem {stem!r} is for backbones by name; this one has its own")
-        return _given(net, channels)
+        return _given(net, channels, size)
     if not isinstance(net, str):
         raise ValueError(f"a backbone is a name or a module, not {net!r}")
     if net.startswith("timm:"):
         if stem is not None:
             raise ValueError(f"the stem {stem!r} is for our ResNets; {net} has its own")
-        return _timm(net.removeprefix("timm:"), channels)
+        return _timm(net.removeprefix("timm:"), channels, size)
     if net not in RESNETS:
         near = difflib.get_close_matches(net, RESNETS, 1)
         names = f"{', '.join(RESNETS)} or timm:NAME"
@@ -183,11 +188,17 @@ def width(net: nn.Module) -> int:
     return size
 
 
-def _given(net: nn.Module, channels: int) -> nn.Module:
+def _given(net: nn.Module, channels: int, size: int | None) -> nn.Module:
     """A module of one's own: itself where it states its width and returns (N,width), else wrapped."""
     if isinstance(net, ResNet | Wrapped):
         return net
-    wrapped, stated = Wrapped(_without_classifier(net), channels), getattr(net, "width", None)
+    stated = getattr(net, "width", None)
+    try:
+        wrapped = Wrapped(_without_classifier(net), channels, size)
+    except ValueError:
+        if size is None and type(stated) is int:  # images of a size that nobody said: its word is taken
+            return net
+        raise
     return net if stated == wrapped.width and not wrapped.pools else wrapped
 
 
@@ -201,7 +212,7 @@ def _without_classifier(net: nn.Module) -> nn.Module:
     return bare
 
 
-def _timm(name: str, channels: int) -> nn.Module:
+def _timm(name: str, channels: int, size: int | None) -> nn.Module:
     try:
         import timm  # noqa: PLC0415
     except ImportError:
@@ -209,7 +220,7 @@ def _timm(name: str, channels: int) -> nn.Module:
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), 1)
         raise ValueError(f"timm has no model {name!r}" + (f", did you mean {near[0]!r}?" if near else ""))
-    return Wrapped(timm.create_model(name, num_classes=0, in_chans=channels), channels)
+    return Wrapped(timm.create_model(name, num_classes=0, in_chans=channels), channels, size)
 
 
 def zero_residuals(net: nn.Module) -> None:

@@ -157,8 +157,8 @@ TABLE2 = Item(
                 for name, data in PLACES.items()
                 for trial in turned(cross(_methods(data, "-paper", CLD, 6), {name: {}}, KNN))
             ),
-            "ResNet-18, 200 epochs, batch 256; NPID and Inv. Spread as released, at batch 128 and, Inv. Spread on CIFAR-10 "
-            "and STL-10, for 300; crops are not described: six small ones; CLD and Exemplar are quoted only",
+            "ResNet-18, 200 epochs, batch 256; NPID and Inv. Spread as released, at batch 128, Inv. Spread on CIFAR-10 "
+            "and STL-10 for 300; crops are not described: six small ones; CLD and Exemplar are quoted only",
             5,
         ),
     },
