@@ -38,6 +38,7 @@ def main() -> None:
     torch.manual_seed(0)
 
     splits = load(args.data)
+    args.batch = min(args.batch, len(splits.pretrain))
     stem = "half" if args.backbone in RESNETS else None  # images are small; others have a stem of their own
     learner = antipode.build(args.method, args.backbone, stem=stem, channels=splits.channels, **small(args.method))
     learner.to(memory_format=torch.channels_last)

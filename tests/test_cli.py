@@ -467,6 +467,11 @@ def test_one_protocol_analysis_or_run_needs_no_list(run, tmp_path):
     assert antipode.report(run, out=tmp_path / "one.html").exists()
 
 
+def test_what_went_well_is_said_beside_what_did_not(run):
+    status, out, err = call(f"evaluate {run} --protocol knn20 semi-1 svm-voc07 --json")
+    assert status == 2 and list(json.loads(out)) == ["knn20", "semi-1"] and "svm-voc07: " in err
+
+
 def test_report_prints_where_the_page_is(run, tmp_path):
     assert answer(f"report {run} --json") == {"report": str(run / "report.html")}
     assert answer(f"report {run} {run} --out {tmp_path}/page.html --json") == {"report": f"{tmp_path}/page.html"}

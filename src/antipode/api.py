@@ -328,7 +328,7 @@ def _scores(
     scores: dict[str, Score] = {}
     refused: dict[str, Exception] = {}
     for name, one in wanted.items():
-        place = (one.data or own) if data is None else data
+        place = (one.data or own) if data is None else own if _one(data, held) else data
         try:
             if str(place) not in tasks:
                 tasks[str(place)] = _task(found, place if held is None or place != own else held, device, seed)
@@ -337,20 +337,59 @@ def _scores(
         except (ValueError, FileNotFoundError) as error:  # one that does not fit is no reason to do without the others
             refused[name] = error
             continue
+        if lost := {part: len(broken) for part in ("train", "test") if (broken := _unread(task.splits, part))}:
+            more = {**more, "unreadable": lost}
         # packs of one data set may be of several sizes, and are not the data set itself
         reduced = place != own and isinstance(place, str) and place.startswith("packed:")
         on = str(place) if reduced else task.splits.name
+        settings = {"size": task.size, **settings}
         scores[name] = Score(value, unit, name, settings, on, split=split, n=n, seed=seed, epoch=epoch, more=more)
         if dist.rank() == 0:
             _file(found, name if place == own else f"{name}@{on}", scores[name])
+    _tell_unread(list(tasks.values()))
     if refused:
-        name, first = next(iter(refused.items()))
-        if len(wanted) == 1:
-            raise first
-        done = f"; {' and '.join(scores)} went well and is in {found.folder.path / 'scores.json'}" if scores else ""
-        kind = FileNotFoundError if isinstance(first, FileNotFoundError) else ValueError
-        raise kind(f"{name}: {first}{done}") from first
+        raise _refusal(refused, scores, found.folder.path / "scores.json")
     return scores
+
+
+def _one(data: Any, held: Any) -> bool:
+    """Whether two things that were given as data are the same objects, if only in another tuple."""
+    if held is None or isinstance(data, str):
+        return False
+    if isinstance(data, tuple) and isinstance(held, tuple):
+        return len(data) == len(held) and all(one is other for one, other in zip(data, held, strict=True))
+    return data is held
+
+
+def _unread(splits: Splits, part: str) -> dict[str, str]:
+    """The images of a split that could not be read, by name, with the reason."""
+    source = splits.train if part == "train" else splits.test
+    failed = getattr(source, "failed", {})
+    own = set(getattr(source, "names", ())) if failed else set()  # splits of one folder share what failed
+    return {name: why for name, why in failed.items() if name in own}
+
+
+def _tell_unread(tasks: list[Task]) -> None:
+    """Say how many test images were judged as another one."""
+    for task in tasks:
+        lost = _unread(task.splits, "test")
+        if lost and task.splits.test is not None:
+            many = f"{len(lost)} of the {len(task.splits.test)} test images of {task.splits.name} cannot be read"
+            warnings.warn(f"{many}: in their place the next that can is judged once more", stacklevel=4)
+
+
+def _refusal(refused: dict[str, Exception], scores: dict[str, Score], file: Path) -> Exception:
+    """Why some protocols gave no score; those that did are in its `scores`."""
+    first = next(iter(refused.values()))
+    if len(refused) == 1 and not scores:
+        return first
+    alike = {str(error) for error in refused.values()}
+    why = f"{', '.join(refused)}: {first}" if len(alike) == 1 else "; ".join(f"{k}: {v}" for k, v in refused.items())
+    went = f"; {' and '.join(scores)} went well and {'is' if len(scores) == 1 else 'are'} in {file}" if scores else ""
+    found = (FileNotFoundError if isinstance(first, FileNotFoundError) else ValueError)(f"{why}{went}")
+    found.__cause__ = first
+    found.__dict__["scores"] = scores
+    return found
 
 
 def _file(found: Subject, name: str, score: Score) -> None:
@@ -362,6 +401,14 @@ def _file(found: Subject, name: str, score: Score) -> None:
         recipe = found.recipe
         network = {"network": found.name, "data": recipe.data.name, "seed": recipe.train.seed}
         found.folder.file("network.json", network)
+
+
+def task(run: str | Path | Run, data: Given | None = None, *, seed: int | None = None, device: str = "auto") -> Task:
+    """The backbone of a run on a data set, its own by default: what the functions of `antipode.evaluation` take."""
+    found, held = subject(_text(run), data=data if isinstance(data, str) else None, module=_module(run)), _held(run)
+    own = found.recipe.data.name if held is None else held
+    seed = found.recipe.train.seed if seed is None else seed
+    return _task(found, own if data is None else data, pick_device(device), seed)
 
 
 def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
@@ -515,13 +562,10 @@ def report(runs: "Sequence[str | Path | Run] | str | Path | Run", out: str | Pat
     file = Path(out).expanduser() if out else paths[0] / "report.html"
     if file.is_dir():
         raise ValueError(f"{file} is a directory, and the page is a file: write --out {file}/report.html")
-    device = pick_device("auto")
-    given = dict(zip(paths, runs, strict=True))
-
-    def open_task(path: Path) -> Task:
-        found, held = subject(str(path), module=_module(given.get(path, path))), _held(given.get(path, path))
-        return _task(found, found.recipe.data.name if held is None else held, device, found.recipe.train.seed)
+    given = {path.resolve(): run for path, run in zip(paths, runs, strict=True)}
 
     with whole(file) as handle:
-        handle.write(page(paths, open_task).encode("utf-8", "backslashreplace"))
+        handle.write(
+            page(paths, lambda path: task(given.get(path.resolve(), path))).encode("utf-8", "backslashreplace")
+        )
     return file

@@ -126,9 +126,16 @@ def evaluate(
     """Score a backbone; adds to the run's scores.json."""
     from antipode import api  # noqa: PLC0415
 
-    scores = api.evaluate(run, protocol or ["knn"], data=data, out=out, seed=seed, device=device)
+    refusal: Exception | None = None
+    try:
+        scores = api.evaluate(run, protocol or ["knn"], data=data, out=out, seed=seed, device=device)
+    except (ValueError, OSError) as error:  # what went well is said all the same
+        refusal, scores = error, getattr(error, "scores", {})
     lines = [score.line() for score in scores.values()]
-    say({name: score.json() for name, score in scores.items()}, "\n".join(lines), as_json)
+    if scores:
+        say({name: score.json() for name, score in scores.items()}, "\n".join(lines), as_json)
+    if refusal:
+        raise refusal
 
 
 @app.command()

@@ -77,6 +77,27 @@ def test_train_alone_is_a_split_but_among_others_a_class(tmp_path):
     assert opened(classes(tmp_path / "vehicles", names=("car", "train"))).classes == ["car", "train"]
 
 
+@pytest.mark.parametrize(("first", "second"), [("Train", "Val"), ("TRAIN", "Test"), ("training", "validation")])
+def test_splits_may_be_written_in_other_ways(first, second, tmp_path):
+    classes(tmp_path / first)
+    classes(tmp_path / second, count=3)
+    splits = opened(tmp_path)
+    assert splits.train.classes == ["cat", "dog"] and (len(splits.train), len(splits.test)) == (20, 6)
+
+
+def test_folders_beside_the_splits_are_said_not_to_be_read(tmp_path):
+    for name in ("train", "val", "test", "extra"):
+        classes(tmp_path / name, count=2)
+    with pytest.warns(UserWarning, match="has extra, test beside train and val: not read"):
+        assert len(load(f"folder:{tmp_path}").test) == 4
+
+
+def test_folders_that_look_like_splits_and_are_none_are_said_to_be_classes(tmp_path):
+    classes(tmp_path, names=("train", "unlabeled"))
+    with pytest.warns(UserWarning, match="train, unlabeled of .* are taken as classes"):
+        assert load(f"folder:{tmp_path}").classes == ["train", "unlabeled"]
+
+
 def test_a_class_only_the_test_folder_has_is_refused(tmp_path):
     classes(tmp_path / "train")
     classes(tmp_path / "test", names=("dog", "eel"))

@@ -329,8 +329,11 @@ def test_the_time_of_the_monitor_is_no_time_of_training(tmp_path, monkeypatch):
     monkeypatch.setattr(Book, "note", note)
     values = {"monitor.log_every": 3, "monitor.knn_every": 1, "monitor.health_every": 0}
     go(small_recipe("byol", **values), tmp_path, monitor=monitor)
-    speeds = [one["images_per_second"] for one in RunDir(tmp_path).metrics() if "loss" in one]
-    assert speeds == pytest.approx([16.0] * len(speeds)) and len(speeds) == 4
+    rows = RunDir(tmp_path).metrics()
+    assert [row["images_per_second"] for row in rows] == pytest.approx([16.0] * len(rows))
+    # one line for a step, with the score where there is one
+    assert [row["step"] for row in rows] == [0, 1, 3, 5, 6, 7, 9]
+    assert [row["step"] for row in rows if "knn" in row] == [1, 3, 5, 7, 9]
 
 
 def test_the_bound_counts_the_negatives_of_a_part(tmp_path):

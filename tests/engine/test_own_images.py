@@ -1,5 +1,6 @@
 """Images and networks of one's own: what a recipe does to them is said, and they may lie elsewhere later."""
 
+import itertools
 import shutil
 import warnings
 
@@ -86,6 +87,39 @@ def test_a_network_of_fixed_size_refuses_other_views_before_anything_is_written(
     assert not (tmp_path / "run" / "recipe.json").exists()
     with pytest.warns(UserWarning, match="enlarged"):
         antipode.pretrain(out="run", overrides={"views.size": 32}, **ask)
+
+
+def test_test_images_that_cannot_be_read_are_counted_in_each_split_and_score(tmp_path, monkeypatch):
+    """Also when the features are those of an earlier time: then nobody opens the files again."""
+    monkeypatch.chdir(tmp_path)
+    noise = np.random.default_rng(0)
+    for split, kind, at in itertools.product(("train", "val"), "ab", range(8)):
+        file = tmp_path / "photos" / split / kind / f"{at}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(file)
+        if at == 7:
+            file.write_bytes(file.read_bytes()[:200])
+    run = trained("folder:photos", epochs=1)
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("default")
+            score = antipode.evaluate(run, ["linear-fast"])["linear-fast"]
+        assert score.more["unreadable"] == {"train": 2, "test": 2}
+        text = " ".join(str(one.message) for one in found)
+        assert "2 of the 16 test images of folder:photos cannot be read: in their place" in text
+    antipode.embed(run, "folder:photos", out=tmp_path / "x.npz")
+    names = np.load(tmp_path / "x.npz")["names"].tolist()
+    assert "a/7.png" not in names and names.count("b/0.png") == 4  # the next in line stands in, in both splits
+    page = antipode.report("run").read_text()  # from where it lies, which is not how the page names it
+    assert "4 images could not be used" in page
+
+
+def test_a_report_of_a_run_in_a_relative_folder_has_the_pictures_of_datasets_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    data = TensorDataset(images, torch.arange(40) % 2)
+    run = antipode.pretrain(data=data, epochs=1, out="run", overrides=FIT, **FLAGS)
+    assert "handed over in Python" not in antipode.report(run).read_text()
 
 
 class Pixels(nn.Module):

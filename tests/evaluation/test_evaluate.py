@@ -90,7 +90,9 @@ def test_a_run_knows_the_datasets_of_ones_own_that_it_was_given(tmp_path):
     run = antipode.pretrain(method="dcl", data=(train, test), out=tmp_path / "run", **flags)
     named = antipode.evaluate(run, "linear-fast", data=(train, test))["linear-fast"]
     assert antipode.evaluate(run, "linear-fast")["linear-fast"] == named
-    assert set(run.scores) == {"linear-fast", "linear-fast@TensorDataset"}, "its own data need no name"
+    assert set(run.scores) == {"linear-fast"}, "its own data need no name, and are known when they are given again"
+    antipode.evaluate(run, "linear-fast", data=(test, train))
+    assert set(run.scores) == {"linear-fast", "linear-fast@TensorDataset"}
     assert "skipped" not in antipode.analyse(run, ["spectrum"])["run"]["spectrum"]
     assert "MAP" in antipode.report(iter([run])).read_text().upper()
     again = antipode.embed(run.path, train, backbone=net)
@@ -359,7 +361,8 @@ def test_a_result_is_a_score_with_its_protocol(run, monkeypatch):
     result = Result(12.0, "points", {"a": 1}, 7, {"b": 2.0}, "validation", "best")
     monkeypatch.setitem(protocol.PROTOCOLS, "toy", protocol.Protocol(lambda task: result, ""))
     score = antipode.evaluate(run, protocols=["toy"], seed=5)["toy"]
-    assert (score.value, score.unit, score.settings, score.n, score.more) == result[:5]
+    assert (score.value, score.unit, score.n, score.more) == (12.0, "points", 7, {"b": 2.0})
+    assert score.settings == {"size": 8, "a": 1}, "a score says at which size images were seen"
     assert (score.split, score.epoch, score.seed) == ("validation", "best", 5)
     assert score.line() == "toy: 12.00 points, b 2.00 (digits validation, n = 7)"
 
@@ -368,8 +371,10 @@ def test_of_several_protocols_one_that_does_not_fit_does_not_cost_the_others(tmp
     run = antipode.pretrain("digits.dcl", epochs=1, out=tmp_path / "run", quiet=True)
     small = load("digits").train.images[:60], torch.arange(60) % 3
     data = tuple(TensorDataset(*(part[at] for part in small)) for at in (slice(0, 40), slice(40, 60)))
-    with pytest.raises(ValueError, match=r"^knn: .*; linear-fast and knn20 went well and is in .*scores\.json"):
-        antipode.evaluate(run, ["linear-fast", "knn", "knn20"], data=data)
+    said = r"^knn, knn200: .*; linear-fast and knn20 went well and are in .*scores\.json"
+    with pytest.raises(ValueError, match=said) as refusal:
+        antipode.evaluate(run, ["linear-fast", "knn", "knn20", "knn200"], data=data)
+    assert list(refusal.value.scores) == ["linear-fast", "knn20"]
     filed = json.loads((run.path / "scores.json").read_text())
     assert [name.partition("@")[0] for name in filed] == ["linear-fast", "knn20"]
     with pytest.raises(ValueError, match=r"^a vote of the 200 nearest needs as many train images"):

@@ -169,7 +169,7 @@ def test_skipped_images_are_a_warning(tmp_path):
     path = run(tmp_path / "r", data=f"folder:{tmp_path / 'photos'}", channels=3, trained=False)
     with pytest.warns(UserWarning, match="broken"):
         text = written([path], tmp_path / "page.html").text
-    assert "1 image could not be used: broken.png" in text
+    assert "1 image could not be used, of those that this page looked at: " in text and "/broken.png" in text
 
 
 def test_features_that_are_not_numbers_are_a_reason_not_a_crash(tmp_path):

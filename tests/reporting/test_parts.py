@@ -20,7 +20,7 @@ from antipode.engine.recipe import Recipe
 from antipode.reporting import album, facts, spread
 from antipode.reporting.analyses import drawable
 from antipode.reporting.concern import warnings
-from antipode.reporting.curves import curves, thin
+from antipode.reporting.curves import curves, once, thin
 from antipode.reporting.gather import gather, names, record
 from antipode.reporting.geometry import embedding_map, histograms, spectrum
 from antipode.reporting.images import neighbours, same, view_sheet
@@ -74,9 +74,11 @@ def test_curves_hold_finite_numbers_only_and_share_their_steps():
 
 def test_a_contrast_that_is_the_loss_is_not_drawn_twice():
     log = [{"step": at, "loss": 1.0 / (at + 1), "contrast": 1.0 / (at + 1)} for at in range(3)]
-    assert list(curves(log, 300)["y"]) == ["loss"]
-    log[1]["contrast"] = 7.0
-    assert list(curves(log, 300)["y"]) == ["loss", "contrast"]
+    alike, other = curves(log, 300)["y"], curves([row | {"contrast": 7.0} for row in log], 300)["y"]
+    once([other, alike])  # a run whose loss is its contrast is drawn beside one whose loss is not
+    assert list(other) == list(alike) == ["loss", "contrast"]
+    once([alike])
+    assert list(alike) == ["loss"]
 
 
 # ---- reading
@@ -166,6 +168,23 @@ def test_the_headline_is_an_accuracy_that_most_runs_have(tmp_path):
     assert spread.headline([], records) is None
 
 
+def test_of_two_scores_the_headline_is_the_one_on_the_runs_own_data(tmp_path):
+    found = {"linear@shapes": score(3.0, protocol="linear") | {"data": "shapes"}, "knn20": score(1.0, protocol="knn20")}
+    records = gather([run(tmp_path / "r", scores=found, trained=False)])
+    columns = spread.columns(records)
+    assert columns[spread.headline(columns, records)].name == "knn20"
+
+
+def test_other_budgets_are_named_between_methods_too(tmp_path):
+    paths = [run(tmp_path / name, method=name, trained=False, **{"train.epochs": n}) for name, n in BUDGETS.items()]
+    records = gather(paths)
+    assert "train.epochs" in spread.telling(records) and "train.batch" not in spread.telling(records)
+    assert [group.label for group in spread.groups(records)] == ["dcl, epochs 4", "simclr, epochs 8"]
+
+
+BUDGETS = {"dcl": 4, "simclr": 8}
+
+
 # ---- where it comes from
 
 
@@ -195,6 +214,8 @@ def test_commands_that_repeat_a_score_have_its_seed_and_its_data(tmp_path):
     found = facts.commands(record(run(tmp_path / "r", scores=scores, trained=False), "r"))
     assert "antipode evaluate runs/again --protocol knn --protocol linear-fast" in found
     assert "antipode evaluate runs/again --protocol semi-1 --seed 5" in found
+    foreign = record(run(tmp_path / "f", scores={"svm-voc07": score(1.0)}, trained=False), "f")
+    assert "antipode evaluate runs/again --protocol svm-voc07 --data digits" in facts.commands(foreign)
     assert "antipode evaluate runs/again --protocol knn --data cifar10" in found
     assert "antipode evaluate runs/again --protocol knn --data 'folder:a b'" in found
     assert "# in Python, with a Mine as data=: knn" in found

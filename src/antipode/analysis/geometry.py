@@ -114,4 +114,5 @@ def spectra(subject: Subject) -> Result:
         ranks = list(range(1, len(found) + 1))
         curves[name] = curve(ranks, found / (found[0] or 1), "rank", "singular value over the largest")
     split = "pretrain" if subject.splits.test is None else "test"
-    return {"settings": subject.settings(images=n, split=split), "values": values, "curves": curves}
+    settings = subject.settings(images=n, split=split, vectors="at length one, not centred")
+    return {"settings": settings, "values": values, "curves": curves}

@@ -26,6 +26,8 @@ from antipode.data.source import Decoded, Numbered, Skip, Some, subset, warn_ski
 from antipode.data.splits import Splits, normal
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png")
+TRAIN, TEST = ("train", "training"), ("val", "valid", "validation", "test", "testing")  # folders that are splits
+UNLABELLED = ("unlabeled", "unlabelled")
 HELD_OUT = 10  # one in so many images of a class is the test split where the folder has none
 
 
@@ -216,15 +218,25 @@ def folder(path: str | Path) -> Splits:
     root = Path(path).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root}")
-    folders = {item.name for item in root.iterdir() if item.is_dir() and not item.name.startswith(".")}
-    test_name = next((name for name in ("val", "valid", "validation", "test") if name in folders), None)
-    if "train" in folders and test_name:
-        train = tree(root / "train")
-        test: Decoded | None = _test(root / test_name, train)
+    folders = sorted(item.name for item in root.iterdir() if item.is_dir() and not item.name.startswith("."))
+    first, second = (_named(folders, names) for names in (TRAIN, TEST))
+    if first and second:
+        train = tree(root / first)
+        test: Decoded | None = _test(root / second, train)
+        if others := [name for name in folders if name not in (first, second)]:
+            warnings.warn(f"{root} has {', '.join(others)} beside {first} and {second}: not read", stacklevel=3)
     else:
         # `train` alone is a split; among other folders it is a class, as it is in VOC
-        train, test = held_out(tree(root / "train" if folders == {"train"} else root))
+        train, test = held_out(tree(root / first if first and folders == [first] else root))
+        if len(folders) > 1 and all(name.lower() in (*TRAIN, *TEST, *UNLABELLED) for name in folders):
+            one = f"{', '.join(folders)} of {root} are taken as classes"
+            warnings.warn(f"{one}: splits are train with val or test", stacklevel=3)
     return Splits(f"folder:{path}", train, train, test, train.size, *normal(train))
+
+
+def _named(folders: list[str], names: tuple[str, ...]) -> str | None:
+    """The folder with the first of these names that there is, in capitals or not."""
+    return next((folder for name in names for folder in folders if folder.lower() == name), None)
 
 
 def _test(root: Path, train: Decoded) -> Decoded:

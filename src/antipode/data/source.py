@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -140,7 +141,9 @@ class Decoded:
             self.failed[failure.name] = failure.reason
             count = len(self.failed)
             if count <= 10 or math.log10(count).is_integer():
-                text = f"{failure.name} {failure.reason}; the next image takes its place ({count} so far)"
+                # with its folder: Python says a sentence once, and two splits may have a file of one name
+                which = f"{place(self.read)}{failure.name} {failure.reason}"
+                text = f"{which}; the next image takes its place ({count} so far)"
                 warnings.warn(_printable(text), BrokenImages, stacklevel=3)
 
 
@@ -179,7 +182,14 @@ def subset(source: Some, indices: Tensor) -> Some:
         raise ValueError(f"a {type(source).__name__} cannot be split; use Memory or Decoded")
     picked = indices.tolist()
     names = [source.names[at] for at in picked]
-    return replace(source, read=_At(source.read, picked), names=names, labels=labels, failed={})
+    return replace(source, read=_At(source.read, picked), names=names, labels=labels)  # what failed is told to both
+
+
+def place(read: Any) -> str:
+    """The folder that the images of a reader lie in, as what stands before their names; nothing where there is none."""
+    root = getattr(read, "root", None)
+    inner = getattr(read, "read", None)
+    return f"{Path(root).name}/" if root else "" if inner is None else place(inner)
 
 
 def stamp(read: Callable[[int], Tensor]) -> str | None:
@@ -195,7 +205,7 @@ def three(source: Source) -> Source:
         return replace(source, images=source.images.expand(-1, 3, -1, -1))
     if not isinstance(source, Decoded):
         raise ValueError(f"a {type(source).__name__} cannot be given colour; use Memory or Decoded")
-    return replace(source, read=_Three(source.read), channels=3, failed={})
+    return replace(source, read=_Three(source.read), channels=3)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class Book:
         plan, total = self.job.recipe.monitor, self.job.loader.total
         self.seen += self.job.loader.batch
         checked = bool(plan.health_every) and (step % plan.health_every == 0 or step + 1 == total)
-        if checked or step % plan.log_every == 0 or step + 1 == total:
+        watched = self._watched(step, epoch)
+        if checked or watched or step % plan.log_every == 0 or step + 1 == total:
             values = dist.mean(torch.stack([*out.metrics.values(), norm])).tolist()  # one transfer from the device
             row: dict[str, Any] = {
                 "step": step,
@@ -66,10 +67,13 @@ class Book:
                 found = self._check(row, out.keys)
                 row |= found
                 self.health = found if step >= self.watch.settling else {}
+            if watched and self.monitor:
+                self.scores = self.monitor(self.job.learner, epoch)
+                row |= self.scores
+                self.clock = time.perf_counter()  # the monitor's is no time of training
             self._write(row, out.keys)
         else:
             self.shown.advance(step)
-        self._monitor(step, epoch)
 
     def _check(self, row: dict[str, Any], keys: torch.Tensor) -> dict[str, float]:
         """The health of a step, of the keys of all ranks: so all ranks come to the same judgement."""
@@ -98,14 +102,11 @@ class Book:
             warnings.warn(trouble.sentence, Unhealthy, stacklevel=2)
         self.warned = kind
 
-    def _monitor(self, step: int, epoch: int) -> None:
+    def _watched(self, step: int, epoch: int) -> bool:
+        """Whether the monitor scores after this step, the last of an epoch."""
         every = self.job.recipe.monitor.knn_every
         ended = (step + 1) % self.job.loader.per_epoch == 0
-        if self.monitor and every and ended and (epoch + 1) % every == 0:
-            began = time.perf_counter()
-            self.scores = self.monitor(self.job.learner, epoch)
-            self._record({"step": step, "epoch": epoch, **self.scores})
-            self.clock += time.perf_counter() - began  # which is no time of training
+        return bool(self.monitor and every and ended and (epoch + 1) % every == 0)
 
     def _record(self, row: dict[str, Any]) -> None:
         if self.mine:

@@ -26,6 +26,7 @@ Factor = Callable[[int, int], float]  # step, steps in an epoch -> share of the 
 Features = Callable[[Tensor], Tensor]  # views (N,C,H,W) -> features (N,D)
 Body = Callable[[Tensor, Tensor], None]  # image ids (N,), key () of the views' draws
 WARM = 3  # steps before a capture, as CUDA graphs demand
+CROP = (0.08, 1.0)  # share of an image that a crop in training has
 
 
 class Heads(nn.Module):
@@ -62,7 +63,7 @@ def width(task: Task) -> int:
 def augmented(look: Views) -> Views:
     """Crop and flip in place of the centre, then the pixels as the backbone has always seen them."""
     view = look.policy[0]
-    crop = linear(view.size, look.normal)[0].operations[0]
+    crop = linear(view.size, look.normal, scale=CROP)[0].operations[0]
     rest = [operation for operation in view.operations if not isinstance(operation, Centre)]
     return Views([View(view.size, (crop, *rest))], look.normal)
 

@@ -49,6 +49,10 @@ def extract(
         raise ValueError(f"{bad} of {len(x)} images have features that are not numbers")
     if file is not None and found is None and dist.rank() == 0:
         _keep(file, x, ids)
+    if isinstance(source, Decoded):  # another rank's too, and those of the time when the features were made
+        replaced = (ids != torch.arange(len(ids))).nonzero().flatten().tolist()
+        for at in replaced:
+            source.failed.setdefault(source.names[at], "cannot be read")
     y = torch.full((len(x),), -1) if source.labels is None else source.labels.cpu()[ids]
     return Features(x, y)
 

@@ -16,11 +16,13 @@ from torch.optim import Optimizer
 
 from antipode import optim, rng
 from antipode.data.source import Source, subset
-from antipode.evaluation.classifier import Heads, embed, fit, judge, width
+from antipode.evaluation.classifier import CROP, Heads, embed, fit, judge, width
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
 from antipode.schedule import Per, Rule, Schedule, cosine, scaled
 
+FALL = 0.1  # of the rate, at each of the epochs `at`
+TRUST = 0.001  # of LARS [simsiam: main_lincls.py, apex LARC]
 HELD = 10_000  # images of ImageNet's train split on which BYOL chooses [byol: utils/dataset.py]
 
 
@@ -61,7 +63,9 @@ class Linear:
 
     def factors(self) -> Callable[[int, int], float]:
         """The share of the rate at a step, counted from 0, of a run with so many steps in an epoch."""
-        fall = Schedule(name=self.schedule, epochs=self.epochs, at=self.at, floor=self.floor, per=self.per)
+        fall = Schedule(
+            name=self.schedule, epochs=self.epochs, at=self.at, factors=FALL, floor=self.floor, per=self.per
+        )
         period = self.period
         return fall.factor if period is None else lambda step, per_epoch: cosine(step / (per_epoch * period))
 
@@ -154,7 +158,15 @@ def run(task: Task, settings: Linear) -> Result:
     top1, top5 = judge(task, heads, test, partial(embed, task.backbone))
     batch = fitting(settings, train)
     values = {name: value for name, value in asdict(settings).items() if name not in ("about", "data")}
-    values |= {"batch": batch, "rate": scaled(rates[0], settings.rule, batch), "images": len(train)}
+    values |= {"factor": FALL} if settings.schedule == "steps" else {}
+    values |= {"trust": TRUST} if settings.optimiser == "lars" else {}
+    values |= {
+        "crop": CROP,
+        "flip": 0.5,
+        "batch": batch,
+        "rate": scaled(rates[0], settings.rule, batch),
+        "images": len(train),
+    }
     return Result(top1[0], "% top-1", values | precision(task) | notes, len(test), further(task, top5[0]))
 
 
@@ -224,5 +236,6 @@ def _optimiser(settings: Linear, parameters: list[torch.Tensor]) -> Optimizer:
         nesterov=settings.nesterov,
         weight_decay=settings.weight_decay,
         variant="larc" if settings.optimiser == "lars" else "after",
+        trust=TRUST,
         capturable=parameters[0].is_cuda,
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from antipode.data.catalog import load
 from antipode.data.progress import bar
-from antipode.data.source import Source, subset
+from antipode.data.source import Source, place, subset
 from antipode.data.splits import Splits
 from antipode.data.views import Views
 from antipode.data.views import views as make_views
@@ -130,8 +130,9 @@ def _order(n: int, seed: int) -> Tensor:
 
 def skipped(splits: Splits) -> list[str]:
     """Images that were left out when the data were opened, or could not be read since, by name and reason."""
-    found: dict[str, str] = {}
+    found: dict[tuple[str, str], str] = {}
     for source in (splits.pretrain, splits.train, splits.test):
-        found |= {skip.name: skip.reason for skip in getattr(source, "skipped", ())}
-        found |= getattr(source, "failed", {})
-    return [f"{name} {reason}" for name, reason in found.items()]
+        where = place(getattr(source, "read", None))  # two splits may have a file of one name
+        found |= {(where, skip.name): skip.reason for skip in getattr(source, "skipped", ())}
+        found |= {(where, name): reason for name, reason in getattr(source, "failed", {}).items()}
+    return [f"{where}{name} {reason}" for (where, name), reason in found.items()]

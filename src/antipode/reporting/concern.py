@@ -93,8 +93,12 @@ def gaps(one: Record) -> Sequence[Note]:
     if one.rows and not any("spread" in row for row in one.rows):
         found.append(Note(False, "health", "health was not checked during training", "--set monitor.health_every=100"))
     if not one.scores:
-        own = str(one.value("data.name", "")).startswith("folder:")  # it may have no labels
-        command = "antipode evaluate RUN --data folder:LABELLED" if own else "antipode evaluate RUN"
+        name = str(one.value("data.name", ""))
+        command = "antipode evaluate RUN"
+        if name.startswith("folder:"):  # which may have no labels
+            command += ", or without labels: antipode evaluate RUN --data folder:LABELLED"
+        elif name.startswith("python:"):
+            command = "in Python, with labelled images: antipode.evaluate(RUN, data=...)"
         found.append(Note(False, "scores", "there are no scores yet", command))
     if one.recipe and not one.analysis:
         found.append(Note(False, "analyses", "there are no analyses yet", "antipode analyse RUN"))

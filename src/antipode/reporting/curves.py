@@ -53,8 +53,6 @@ def curves(rows: Sequence[dict[str, Any]], most: int) -> dict[str, Any]:
                 xs, ys = found.setdefault(name, ([], []))
                 xs.append(row["step"])
                 ys.append(value)
-    if "loss" in found and found.get("contrast") == found["loss"]:  # no regularisers: twice the same curve
-        del found["contrast"]
     steps: list[list[float]] = []
     values: dict[str, list[Any]] = {}
     for name in ordered(set(found)):
@@ -64,6 +62,13 @@ def curves(rows: Sequence[dict[str, Any]], most: int) -> dict[str, Any]:
             steps.append(xs)
         values[name] = [steps.index(xs), [short(y) for y in ys]]
     return {"x": steps, "y": values}
+
+
+def once(drawn: Sequence[dict[str, Any]]) -> None:
+    """Leave out the contrastive term where it is the loss in all runs of a page: twice the same curve."""
+    if all(y["contrast"] == y.get("loss") for y in drawn if "contrast" in y):
+        for y in drawn:
+            y.pop("contrast", None)
 
 
 def thin(values: Sequence[float], most: int) -> list[int]:

@@ -10,6 +10,7 @@ import torch
 
 from antipode.data.catalog import SETS
 from antipode.engine.recipe import list_recipes, resolve
+from antipode.evaluation.protocol import PROTOCOLS
 from antipode.methods import build
 from antipode.methods.describe import COLUMNS, describe
 from antipode.reporting.gather import Record
@@ -93,6 +94,9 @@ def _scored(one: Record) -> list[str]:
     groups: dict[tuple[str, Any], list[str]] = {}
     for name, score in one.scores.items():
         protocol, _, place = name.partition("@")
+        usual = PROTOCOLS[protocol].data if protocol in PROTOCOLS else None
+        if not place and usual and isinstance(score, dict) and score.get("data") != usual:
+            place = str(score.get("data"))  # without a word the protocol would go to a data set of its own
         seed = score.get("seed") if isinstance(score, dict) else None
         groups.setdefault((place, None if seed == one.value("train.seed") else seed), []).append(protocol)
     found = []

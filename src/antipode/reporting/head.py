@@ -78,7 +78,9 @@ def _facts(records: Sequence[Record]) -> str:
     if len(records) > 1 or not records[0].recipe:
         return ""
     one = records[0]
-    last = next((row["loss"] for row in reversed(one.rows) if row.get("loss") is not None), None)
+    # as the bar shows it: the difference that AdCo minimises has no meaning, its contrast has
+    losses = [row.get("contrast", row.get("loss")) for row in one.rows]
+    last = next((loss for loss in reversed(losses) if loss is not None), None)
     speeds = [row["images_per_second"] for row in one.rows if row.get("images_per_second")]
     shown = {
         "network": str(one.value("backbone.name")),
@@ -114,7 +116,8 @@ def _left_out(album: Album) -> list[Note]:
     notes = [Note(False, f"no {part}", f"no {part}: {why}") for part, why in _merged(album.absent).items()]
     if album.skipped:
         first = "; ".join(album.skipped[:3]) + ("; ..." if len(album.skipped) > 3 else "")
-        notes.append(Note(True, "skipped", f"{_count(len(album.skipped), 'image')} could not be used: {first}"))
+        lost = _count(len(album.skipped), "image")  # a page looks at some thousands at most
+        notes.append(Note(True, "skipped", f"{lost} could not be used, of those that this page looked at: {first}"))
     return notes
 
 

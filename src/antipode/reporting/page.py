@@ -17,7 +17,7 @@ from antipode.files import finite
 from antipode.reporting import facts, spread
 from antipode.reporting.album import Album, nothing, pictures
 from antipode.reporting.analyses import drawable
-from antipode.reporting.curves import LINES, curves, explained, ordered
+from antipode.reporting.curves import LINES, curves, explained, once, ordered
 from antipode.reporting.gather import Record, gather
 from antipode.reporting.head import hero, noted, title, worth
 from antipode.reporting.spread import Column, Group
@@ -56,6 +56,7 @@ def data(
         _run(one, album, columns, most) | {"group": member[at], "vary": [spread.plain(one.value(key)) for key in vary]}
         for at, (one, album) in enumerate(zip(records, albums, strict=True))
     ]
+    once([run["curves"]["y"] for run in runs])
     metrics = ordered({name for run in runs for name in run["curves"]["y"]})
     return {
         "runs": runs,

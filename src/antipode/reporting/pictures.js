@@ -5,7 +5,7 @@ function image(src, alt, side, extra = {}) {
 }
 
 function neighbourSection() {
-  focused("neighbours", "Nearest neighbours", "Left a query, then its eight nearest images by cosine of the backbone's features. A solid frame shares the query's label, a dashed one with a cross does not. Queries are drawn by the seed, not chosen.", (run) => {
+  focused("neighbours", "Nearest neighbours", "Left a query, then its eight nearest images by cosine of the backbone's features. A solid frame shares the query's label, a dashed one with a cross does not. Queries are the first of each class among images that the seed drew, not chosen.", (run) => {
     const found = run.pictures.neighbours;
     if (!found) return absent(run, "neighbours");
     const rows = found.rows.map((row) => {
@@ -70,7 +70,7 @@ function geometrySection() {
 function spectrumSection() {
   const place = el("div");
   const drawn = D.runs.map((run, at) => [run.pictures.spectrum, at]).filter(([found]) => found);
-  section("spectrum", "Spectrum", "Singular values of the centred features, largest first. A line that stays high fills many dimensions; one that drops at once has collapsed into a few.", place);
+  section("spectrum", "Spectrum", "Singular values of the features, centred and not scaled, largest first; the analysis of this name has them at length one and not centred, and so another effective rank. A line that stays high fills many dimensions; one that drops at once has collapsed into a few.", place);
   if (!drawn.length) {
     place.append(absent(D.runs[focus], "spectrum"));
     return;

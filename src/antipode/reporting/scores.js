@@ -94,7 +94,7 @@ function dotRow(row, y, { narrow, to, left, width, right, unit, column }) {
 // ---- the table of runs, which is the filter too
 
 function lastLoss(run) {
-  const found = run.curves.y.loss;
+  const found = run.curves.y.contrast ?? run.curves.y.loss; // as the bar shows it: the difference that AdCo minimises has no meaning
   return found ? found[1][found[1].length - 1] : null;
 }
 

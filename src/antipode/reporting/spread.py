@@ -10,6 +10,8 @@ from antipode.reporting.gather import Record
 
 SEED = "train.seed"
 NAMED = ("method.name", "data.name", "backbone.name")
+# what a fair comparison has in common: named wherever it differs, also between methods
+BUDGET = ("train.epochs", "train.batch", "views.size", "backbone.stem", "backbone.weights")
 FIRST = ("linear", "knn")  # what people ask for, in this order
 
 
@@ -50,7 +52,9 @@ def _label(one: Record, firsts: Sequence[Record]) -> str:
     if not one.recipe:
         return one.name
     alike = [other for other in firsts if other.recipe and other.method == one.method]
-    differing = [key for key in varying(alike) if key not in ("method.name", SEED)]
+    budget = [key for key in BUDGET if key in varying(firsts)]
+    own = [key for key in varying(alike) if key not in ("method.name", SEED)]
+    differing = list(dict.fromkeys([*budget, *own]))
     shown = [f"{key.rpartition('.')[2]} {plain(one.value(key))}" for key in differing[:3]]
     places = {other.value("data.name") for other in firsts if other.recipe}
     where = [f"on {one.value('data.name')}"] if len(places) > 1 and "data.name" not in differing else []
@@ -72,7 +76,7 @@ def telling(records: Sequence[Record]) -> list[str]:
         for method in dict.fromkeys(one.method for one in trained)
         for key in varying([one for one in trained if one.method == method])
     ]
-    overall = [key for key in NAMED if key in varying(trained)]
+    overall = [key for key in (*NAMED, *BUDGET) if key in varying(trained)]
     return list(dict.fromkeys([*overall, *own]))
 
 
@@ -113,10 +117,11 @@ def headline(found: Sequence[Column], records: Sequence[Record]) -> int | None:
     """The column to put on top: an accuracy, of linear classification or kNN where there is one."""
     scored = [sum(column_of(k, s) == column for one in records for k, s in one.scores.items()) for column in found]
 
-    def rank(at: int) -> tuple[bool, int, int]:
+    def rank(at: int) -> tuple[bool, int, bool, int]:
         column = found[at]
         place = next((i for i, name in enumerate(FIRST) if column.name.startswith(name)), len(FIRST))
-        return not ("%" in column.unit or "AP" in column.unit), -scored[at], place
+        foreign = "@" in column.name  # of two that as many runs have, the one on their own data
+        return not ("%" in column.unit or "AP" in column.unit), -scored[at], foreign, place
 
     return min(range(len(found)), key=rank, default=None)
 
