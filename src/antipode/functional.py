@@ -239,6 +239,9 @@ def alignment(x: Tensor, y: Tensor) -> Tensor:
 def uniformity(x: Tensor, t: float = 2) -> Tensor:
     """Wang & Isola's log mean exp(-t |x_i-x_j|^2) over pairs i < j of vectors (N,D), scaled to length one."""
     _real(x)
+    t = fitted("t", t, float)
+    if not 0 < t < torch.inf:
+        raise ValueError(f"t is a finite number above 0, got {t}")
     if x.ndim != 2 or len(x) < 2 or not x.shape[1]:
         raise ValueError(f"uniformity needs at least two vectors (N,D), got {tuple(x.shape)}")
     with _exact(x):
