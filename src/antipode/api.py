@@ -337,8 +337,8 @@ def _scores(
         except (ValueError, FileNotFoundError) as error:  # one that does not fit is no reason to do without the others
             refused[name] = error
             continue
-        if lost := {part: len(broken) for part in ("train", "test") if (broken := _unread(task.splits, part))}:
-            more = {**more, "unreadable": lost}
+        lost = {part: len(_unread(task.splits, part)) for part in ("train", "test")}
+        more = {**more, **{f"unreadable {part} images": count for part, count in lost.items() if count}}
         # packs of one data set may be of several sizes, and are not the data set itself
         reduced = place != own and isinstance(place, str) and place.startswith("packed:")
         on = str(place) if reduced else task.splits.name

@@ -104,7 +104,7 @@ def test_test_images_that_cannot_be_read_are_counted_in_each_split_and_score(tmp
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("default")
             score = antipode.evaluate(run, ["linear-fast"])["linear-fast"]
-        assert score.more["unreadable"] == {"train": 2, "test": 2}
+        assert (score.more["unreadable train images"], score.more["unreadable test images"]) == (2, 2)
         text = " ".join(str(one.message) for one in found)
         assert "2 of the 16 test images of folder:photos cannot be read: in their place" in text
     antipode.embed(run, "folder:photos", out=tmp_path / "x.npz")
