@@ -31,6 +31,22 @@ def places(name, scale):
     return {trial.place(measure) for trial in trials(name, scale) for measure in trial.measures}
 
 
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    ("name", "without", "with_it"), [("dcl.fig3", "mocov1", "dcl"), ("dcl.table4", "mocov2", "dcl")]
+)
+def test_moco_with_and_without_dcl_differ_in_the_loss_alone(name, without, with_it, scale):
+    found = {}
+    for trial in trials(name, scale):
+        recipe = resolve(trial.recipe, overrides=trial.overrides).leaves()
+        if recipe["method.name"] == without or recipe.get("method.base") == without:
+            found.setdefault(recipe["method.name"], []).append(recipe)
+    assert len(found[without]) == len(found[with_it]) > 1
+    for plain, decoupled in zip(found[without], found[with_it], strict=True):
+        other = {key for key in plain.keys() & decoupled.keys() if plain[key] != decoupled[key]}
+        assert other == {"method.name"}, other
+
+
 def test_the_items_are_those_of_the_papers():
     assert sorted(ITEMS) == sorted(PROMISED)
 

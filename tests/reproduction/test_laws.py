@@ -65,6 +65,14 @@ def test_who_loses_less_at_the_smallest():
     cells = curves(ours=[60, 66, 65], theirs=[50, 60, 64])
     assert laws.steadier(cells, panel="p", row="ours", than="theirs")[0]
     assert not laws.steadier(cells, panel="p", row="theirs", than="ours")[0]
+    collapsed = curves(ours=[10, 10, 10], theirs=[50, 60, 64])
+    assert not laws.steadier(collapsed, panel="p", row="ours", than="theirs")[0], "who has nothing loses nothing"
+
+
+def test_who_is_ahead_on_the_way():
+    cells = curves(ours=[5, 6, 7, 7], theirs=[4, 6, 8, 9])
+    assert laws.ahead(cells, panel="p", row="ours", than="theirs")[0]
+    assert not laws.ahead(cells, panel="p", row="theirs", than="ours")[0]
 
 
 def test_one_number_beats_another_by_a_margin():

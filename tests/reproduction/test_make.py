@@ -137,6 +137,20 @@ def test_a_second_call_trains_and_judges_nothing(made, toys, monkeypatch):
     assert again.cells == made.cells and again.ok
 
 
+@pytest.mark.parametrize("asked", [{"images": 64}, {"seed": 7}])
+def test_an_analysis_that_was_made_otherwise_is_made_again(asked, made, toys):
+    toys(seeds=2)
+    antipode.analyse(made.plan.jobs[0].folder, ["alignment-uniformity"], **asked)
+    assert make.reproduce("toy.table1", "smoke", made.plan.out, quiet=True).cells == made.cells
+
+
+def test_a_score_of_another_seed_is_made_again(made, toys):
+    toys(seeds=2)
+    antipode.evaluate(made.plan.jobs[0].folder, ["knn20"], seed=99)
+    make.reproduce("toy.table1", "smoke", made.plan.out, quiet=True)
+    assert antipode.Run(made.plan.jobs[0].folder).scores["knn20"]["seed"] == made.plan.jobs[0].seed
+
+
 def test_another_item_of_the_folder_reuses_its_runs(made, monkeypatch):
     trial = Trial("digits.dcl", QUICK, (score("knn"),), "DCL", "kNN")
     grids = dict.fromkeys(("smoke", "small", "paper"), Grid((trial,), "note"))
@@ -373,9 +387,18 @@ def test_columns_that_are_numbers_stand_in_their_order_and_a_deviation_is_a_ribb
     assert len(axis.lines) == 1 and band.get_paths()[0].vertices[:, 1].min() == 1.5
 
 
+def test_a_text_of_a_long_curve_says_what_it_leaves_out_and_keeps_the_papers_numbers():
+    item = replace(ITEMS["eqco.table6"], panels=(Panel("c", "curve", "epoch", "%"),), paper={("c", "row", 17): 1.0})
+    cells = {("c", "row", epoch): [1.0] for epoch in range(1, 101)}
+    record = {"cells": [present.cell(item, cells, place) for place in cells]}
+    lines = present._panel(record, item.panels[0]._asdict())
+    assert "17" in lines[0].split() and lines[-1] == f"({present.FEW + 1} of 100 shown)"
+
+
 def test_durations_and_numbers_are_for_people():
     assert [present.duration(x) for x in (5, 89, 120, 7200)] == ["5 s", "89 s", "2 min", "2.0 h"]
     assert [present.number(x) for x in (None, 0.0, 71.94, -1.518, 0.00123)] == ["-", "0.0", "71.9", "-1.52", "0.00123"]
+    assert [present.number(x) for x in (0.9996, 1.0, 3.5)] == ["0.9996", "1", "3.5"]
 
 
 def test_one_item_from_end_to_end(capsys, tmp_path):

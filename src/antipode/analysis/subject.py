@@ -195,7 +195,9 @@ class Subject:
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """What was looked at: data, epoch, seed, and what an analysis adds."""
-        return {"data": self.splits.name, "epoch": self.epoch, "seed": self.seed, **more}
+        capped = {} if self.images is None else {"at most": self.images}
+        about = {"data": self.splits.name, "epoch": self.epoch, "seed": self.seed, "device": self.device.type}
+        return {**about, **capped, **more}
 
 
 def _large(views: Views) -> Views:

@@ -53,7 +53,7 @@ def _of_moco(case: Case) -> bool:
 def _temperature(case: Case, tiny: bool) -> Layer:
     """Temperatures of the methods whose negatives are the batch; MoCo v2's .2 beat its demo's .1 (RESULTS.md)."""
     if case.method not in IN_BATCH or case.base not in IN_BATCH:
-        return method(DEMO, tau=0.1) if case.method == "mocov1" else {}
+        return method(DEMO, tau=0.1) if case.base == "mocov1" else {}
     if case.method in ("dcl", "dclw"):
         own = "ours: .1; the paper's .07 is in cifar10.dcl-paper"
         return method(TINY, tau=TINY_TAU) if tiny else method(own, tau=SMALL_TAU[case.method])

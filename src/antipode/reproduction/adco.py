@@ -90,6 +90,16 @@ TABLE5 = Item(
             EMPIRICAL,
         ),
         Law(
+            "the symmetric loss is better",
+            partial(laws.beats, better=("", SYMMETRIC[65536], ACC), worse=("", ONE_WAY[65536], ACC)),
+            EMPIRICAL,
+        ),
+        Law(
+            "with it AdCo reaches BYOL to a point",
+            partial(laws.beats, better=("", SYMMETRIC[65536], ACC), worse=("", BYOL, ACC), by=-1.0),
+            EMPIRICAL,
+        ),
+        Law(
             "an eighth of the negatives costs less than two points",
             partial(laws.beats, better=("", SYMMETRIC[8192], ACC), worse=("", SYMMETRIC[65536], ACC), by=-2.0),
             EMPIRICAL,

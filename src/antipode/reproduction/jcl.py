@@ -67,6 +67,13 @@ M2A = _figure(
             IN100,
         ),
     },
+    (
+        Law(
+            "JCL is above as many ordinary losses (supplement, section 2), as a mean over the first half of the keys",
+            partial(laws.ahead, panel="", row=JCL, than=VANILLA),
+            EMPIRICAL,
+        ),
+    ),
 )
 
 M2B = _figure(

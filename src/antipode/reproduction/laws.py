@@ -93,10 +93,19 @@ def bounded(cells: Cells, *, panel: str) -> Verdict:
 
 
 def steadier(cells: Cells, *, panel: str, row: str, than: str) -> Verdict:
-    """From its best x to its smallest a curve loses less than another."""
+    """From its best x to its smallest a curve loses less than another, and is not below it there."""
     found = lines(cells, panel)
-    lost = {name: max(y for _, y in found[name]) - found[name][0][1] for name in (row, than)}
-    return lost[row] < lost[than], f"{panel}: {row} loses {lost[row]:.2f}, {than} {lost[than]:.2f}".lstrip(": ")
+    last = {name: found[name][0][1] for name in (row, than)}
+    lost = {name: max(y for _, y in found[name]) - last[name] for name in (row, than)}
+    text = ", ".join(f"{name} loses {lost[name]:.2f} and has {last[name]:.2f}" for name in (row, than))
+    return lost[row] < lost[than] and last[row] >= last[than], f"{panel}: {text}".lstrip(": ")
+
+
+def ahead(cells: Cells, *, panel: str, row: str, than: str) -> Verdict:
+    """On the way one curve is above another, as a mean over the first half of their points."""
+    found = lines(cells, panel)
+    early = {name: fmean(y for _, y in found[name][: -(-len(found[name]) // 2)]) for name in (row, than)}
+    return early[row] > early[than], f"{panel}, first half: {_said(early)}".lstrip(", ")
 
 
 def beats(cells: Cells, *, better: Place, worse: Place, by: float = 0.0) -> Verdict:

@@ -186,6 +186,8 @@ def train(job: Job, quiet: bool) -> None:
 def measure(plan: Plan, job: Job, measures: Iterable[Measure], device: str) -> None:
     """Evaluate and analyse a finished job, as far as its files do not hold the results."""
     filed = RunDir(job.folder).read_json("scores.json")
+    if job.recipe is not None:  # a score by another seed's classifier is not the item's
+        filed = {name: one for name, one in filed.items() if not isinstance(one, dict) or one.get("seed") == job.seed}
     scores = [one for one in measures if one.kind == "score" and key(job, one) not in filed]
     for data in dict.fromkeys(one.data for one in scores):
         names = list(dict.fromkeys(one.name for one in scores if one.data == data))
@@ -194,7 +196,8 @@ def measure(plan: Plan, job: Job, measures: Iterable[Measure], device: str) -> N
             api.evaluate(job.trial.recipe, names, data=place, out=job.folder, seed=job.seed, device=device)
         else:
             api.evaluate(job.folder, names, data=data, device=device)
-    known = RunDir(job.folder).read_json("analysis.json")
+    on = "cuda" if pick_device(device).type == "cuda" else "cpu"
+    known = {name for name, one in RunDir(job.folder).read_json("analysis.json").items() if as_the_item(one, on)}
     names = list(dict.fromkeys(one.name for one in measures if one.kind == "analysis" and one.name not in known))
     if names:
         api.analyse([job.folder], names, device=device)
@@ -205,6 +208,15 @@ def measure(plan: Plan, job: Job, measures: Iterable[Measure], device: str) -> N
         network = job.trial.recipe if job.recipe is None else str(job.folder)
         where = {"out": job.folder, "scenes": plan.out / "data"}
         scenes.judge(network, name, data=job.data, seed=job.seed, device=device, **where)
+
+
+def as_the_item(one: Any, device: str) -> bool:
+    """Whether an analysis was made as an item makes it: by seed 0, on all images that it takes on such a device."""
+    settings = one.get("settings") if isinstance(one, dict) else None
+    if not isinstance(settings, dict):
+        return False
+    whole_set = settings.get("device", device) == device and "at most" not in settings
+    return whole_set and settings.get("seed", 0) == 0
 
 
 def judged(plan: Plan, cells: Cells) -> Iterator[tuple[Law, bool, str]]:

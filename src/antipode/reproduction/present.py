@@ -11,10 +11,10 @@ from typing import Any
 from antipode.reproduction.item import Cells, Item, Panel, Place
 
 DEVIATION = "deviation, "  # a row that is the ribbon of the row "mean, "
-FEW = 7  # columns of a curve that a text shows
+FEW = 9  # columns of a curve that a text shows, and those with a number of the paper's
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}th,td{border-bottom:1px solid #ccc;padding:.3em .8em;text-align:right}
-th:first-child{text-align:left}small{color:#666}.bad{color:#b00;font-weight:bold}img{max-width:100%}
+th:first-child{text-align:left}.wide{overflow-x:auto}small{color:#666}.bad{color:#b00;font-weight:bold}img{max-width:100%}
 @media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}img{background:#fff}}"""
 
 
@@ -36,7 +36,10 @@ def number(value: float | None) -> str:
     """One decimal for percentages, three digits for what is smaller."""
     if value is None:
         return "-"
-    return f"{value:.1f}" if abs(value) >= 10 or value == 0 else f"{value:.3g}"
+    if abs(value) >= 10 or value == 0:
+        return f"{value:.1f}"
+    short = f"{value:.3g}"
+    return short if float(short) == value or "." in short else f"{value:.4g}"  # .9996 is not 1
 
 
 def duration(seconds: float) -> str:
@@ -58,10 +61,15 @@ def text(record: dict[str, Any]) -> str:
     for panel in record["panels"]:
         found = _panel(record, panel)
         lines += ["", *found] if found else []
-    runs = sorted({one["n"] for one in record["cells"] if one["n"]})
-    lines += ["", f"the paper ({record['source']}): {record['trend']}", f"n = {' or '.join(map(str, runs)) or 0} seeds"]
+    lines += ["", f"the paper ({record['source']}): {record['trend']}", seeds(record)]
     lines += [f"{'holds' if law['holds'] else 'VIOLATED'}: {law['law']} ({law['found']})" for law in record["laws"]]
     return "\n".join(lines + [f"MISSING: {sentence}" for sentence in record["missing"]])
+
+
+def seeds(record: dict[str, Any]) -> str:
+    """Over how many runs the numbers are."""
+    runs = sorted({one["n"] for one in record["cells"] if one["n"]})
+    return f"n = {' or '.join(map(str, runs)) or 0} {'seed' if runs == [1] else 'seeds'}"
 
 
 def _panel(record: dict[str, Any], panel: dict[str, Any]) -> list[str]:
@@ -73,31 +81,26 @@ def _panel(record: dict[str, Any], panel: dict[str, Any]) -> list[str]:
     for row in rows:
         table.append([row, *(_pair(found.get((row, column))) for column in columns)])
     widths = [max(len(line[place]) for line in table) for place in range(len(table[0]))]
-    return ["  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    lines = ["  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    every = len(grid(record, panel)[1])
+    return [*lines, f"({len(columns)} of {every} shown)"] if len(columns) < every else lines
 
 
 def grid(
     record: dict[str, Any], panel: dict[str, Any], few: int | None = None
 ) -> tuple[list[str], list[Any], dict[tuple[str, Any], dict[str, Any]]]:
-    """Rows, columns and cells of a panel; of a long curve `few` columns if that is asked, of a histogram its mean."""
+    """Rows, columns and cells of a panel; of a long curve `few` columns if that is asked, of a histogram none."""
     inside = [one for one in record["cells"] if one["panel"] == panel["name"]]
     if panel["kind"] == "histogram":
-        inside = _means(inside)
+        return [], [], {}  # a picture; means that are worth a number have places of their own
     rows, columns = (list(dict.fromkeys(one[side] for one in inside)) for side in ("row", "column"))
     if panel["kind"] == "curve" or not any(isinstance(column, str) for column in columns):
         columns.sort()
     if panel["kind"] == "curve":
         if few is not None and len(columns) > few:
-            columns = [columns[round(place * (len(columns) - 1) / (few - 1))] for place in range(few)]
+            kept = {columns[round(place * (len(columns) - 1) / (few - 1))] for place in range(few)}
+            columns = sorted(kept | {one["column"] for one in inside if one["paper"] is not None})
     return rows, columns, {(one["row"], one["column"]): one for one in inside}
-
-
-def _means(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The mean of every histogram in place of its bins."""
-    rows = dict.fromkeys(one["row"] for one in cells)
-    means = {row: sum(one["column"] * one["mean"] for one in cells if one["row"] == row) for row in rows}
-    empty = {"std": None, "paper": None, "column": "mean of the histogram"}
-    return [{**empty, "row": row, "mean": mean} for row, mean in means.items()]
 
 
 def _head(panel: dict[str, Any]) -> str:
@@ -126,7 +129,7 @@ def page(record: dict[str, Any], picture: bytes | None) -> str:
         parts.append(f'<img alt="{safe(record["title"])}" src="data:image/png;base64,{_text(picture)}">')
     for panel in record["panels"]:
         parts += _table(record, panel)
-    parts.append(f"<p>The paper ({safe(record['source'])}): {safe(record['trend'])}.</p><ul>")
+    parts.append(f"<p>The paper ({safe(record['source'])}): {safe(record['trend'])}.</p><p>{seeds(record)}</p><ul>")
     for law in record["laws"]:
         verdict = "holds" if law["holds"] else '<span class="bad">violated</span>'
         parts.append(f"<li>{verdict}: {safe(law['law'])} <small>({safe(law['found'])})</small></li>")
@@ -142,11 +145,11 @@ def _table(record: dict[str, Any], panel: dict[str, Any]) -> list[str]:
         return []
     safe = html.escape
     top = "".join(f"<th>{safe(_column(column))}</th>" for column in columns)
-    body = [f"<table><tr><th>{safe(_head(panel))}</th>{top}</tr>"]
+    body = [f"<div class='wide'><table><tr><th>{safe(_head(panel))}</th>{top}</tr>"]
     for row in rows:
         line = "".join(f"<td>{_both(found.get((row, column)))}</td>" for column in columns)
         body.append(f"<tr><th>{safe(row)}</th>{line}</tr>")
-    return [*body, "</table>"]
+    return [*body, "</table></div>"]
 
 
 def _both(one: dict[str, Any] | None) -> str:
@@ -172,6 +175,7 @@ def picture(item: Item, cells: Cells, name: str, scale: str) -> bytes | None:
     sheet = figure.Figure(figsize=(sum(widths), 4.4), layout="constrained")
     sheet.suptitle(textwrap.fill(f"{name}, {scale}: {item.title}", round(14 * sum(widths))), fontsize=10)
     fields = sheet.subfigures(1, len(drawn), width_ratios=widths, squeeze=False)[0] if drawn else []
+    alike: dict[str, list[Any]] = {}
     for field, panel in zip(fields, drawn, strict=True):
         if panel.kind == "table":
             _dots(field, parts[panel], panel)
@@ -181,6 +185,11 @@ def picture(item: Item, cells: Cells, name: str, scale: str) -> bytes | None:
         axis.set_title(panel.name, fontsize=9)
         axis.tick_params(labelsize=7)
         axis.legend(fontsize=6)
+        alike.setdefault(panel.y if panel.kind == "curve" else panel.name, []).append(axis)
+    for axes in alike.values():  # curves of one number are there to be compared
+        limits = [limit for axis in axes for limit in axis.get_ylim()]
+        for axis in axes if len(axes) > 1 else []:
+            axis.set_ylim(min(limits), max(limits))
     buffer = io.BytesIO()
     sheet.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()
@@ -235,7 +244,8 @@ def _groups(item: Item, cells: Cells, panel: Panel) -> dict[str, dict[str, dict[
 def _dots(field: Any, groups: dict[str, dict[str, dict[str, Any]]], panel: Panel) -> None:
     """An axis for each group: dots with a deviation for our numbers, crosses for the paper's."""
     labels = list(dict.fromkeys(name for line in groups.values() for name in line))[::-1]
-    axes = field.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+    one_number = bool(panel.y) and " and " not in panel.y  # then equal numbers stand at equal places
+    axes = field.subplots(1, len(groups), sharey=True, sharex=one_number, squeeze=False)[0]
     for axis, (title, line) in zip(axes, groups.items(), strict=True):
         at = [labels.index(name) for name in line]
         spread = [one["std"] or 0.0 for one in line.values()]
@@ -243,10 +253,14 @@ def _dots(field: Any, groups: dict[str, dict[str, dict[str, Any]]], panel: Panel
         paper = [(one["paper"], y) for one, y in zip(line.values(), at, strict=True) if one["paper"] is not None]
         if paper:
             axis.plot(*zip(*paper, strict=True), "x", label="paper")
+        shown = [one["mean"] for one in line.values()] + [value for value, _ in paper]
+        if min(shown) > 0 and max(shown) > 50 * min(shown):  # hours of a toy beside those of ImageNet
+            axis.set_xscale("log")
         axis.set_title(title, fontsize=8)
         axis.set_yticks(range(len(labels)), labels)
         axis.tick_params(labelsize=7)
-        axis.locator_params(axis="x", nbins=4)
+        if axis.get_xscale() == "linear":
+            axis.locator_params(axis="x", nbins=4)
         axis.set_ylim(-0.6, len(labels) - 0.4)
     axes[0].legend(fontsize=6)
     field.supxlabel(" ".join(part for part in (panel.name, panel.y) if part), fontsize=8)
