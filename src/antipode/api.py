@@ -265,6 +265,8 @@ def _held(run: str | Path | Run) -> Any:
     return run.data if isinstance(run, Run) else None
 
 
+@torch.inference_mode(False)  # whatever the caller is in: a classifier is trained
+@torch.enable_grad()
 def evaluate(
     run: str | Path | Run,
     protocols: Sequence[str] | str = ("knn",),
@@ -417,7 +419,7 @@ def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
     splits = load(data, recipe.data.root)
     if not isinstance(data, str | Splits) and splits.test is None:
         splits = _parted(splits)
-    splits = _as_seen(_fitting(str(found.folder.path), found.backbone, splits), found.normal)
+    splits = _as_seen(_fitting(str(found.folder.path), found.backbone, splits, found.normal), found.normal)
     net, look = found.backbone.to(device), eye(recipe, splits).to(device)
     cache = found.folder.path / "features"
     head = found.head()
@@ -446,18 +448,19 @@ def _as_seen(splits: Splits, known: Normal | None) -> Splits:
     return replace(splits, mean=known.mean, std=known.std)
 
 
-def _fitting(name: str, backbone: nn.Module, splits: Splits) -> Splits:
+def _fitting(name: str, backbone: nn.Module, splits: Splits, pixels: Normal | None = None) -> Splits:
     """The images with as many channels as the network takes: grey becomes colour, anything else is refused."""
     first = next((layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d)), None)
-    if first is None or first.in_channels == splits.channels:
+    known = first.in_channels if first else len(pixels.mean) if pixels else splits.channels
+    if known == splits.channels:
         return splits
-    if (first.in_channels, splits.channels) == (3, 1):
+    if (known, splits.channels) == (3, 1):
         return coloured(splits)
-    raise ValueError(
-        f"{name} sees images of {first.in_channels} channels, but {splits.name} has {splits.channels} channels"
-    )
+    raise ValueError(f"{name} sees images of {known} channels, but {splits.name} has {splits.channels} channels")
 
 
+@torch.inference_mode(False)  # whatever the caller is in: gradients are analysed
+@torch.enable_grad()
 def analyse(
     runs: "Sequence[str | Path | Run] | str | Path | Run",
     what: Sequence[str] | str | None = None,
@@ -523,8 +526,8 @@ def embed(
     if file is not None:
         table.check(file)
     net, recipe = load_backbone(run, backbone), Recipe.read(path / "recipe.json")
-    splits = _fitting(str(path), net, load(data, recipe.data.root))
-    splits = _as_seen(splits, normal(path))
+    seen = normal(path)
+    splits = _as_seen(_fitting(str(path), net, load(data, recipe.data.root), seen), seen)
     device = pick_device("auto")
     net, look = net.to(device), eye(recipe, splits).to(device)
     found = {part: source for part, source in (("train", splits.train), ("test", splits.test)) if source is not None}

@@ -3,6 +3,7 @@
 import itertools
 import shutil
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -122,6 +123,49 @@ def test_a_report_of_a_run_in_a_relative_folder_has_the_pictures_of_datasets_of_
     assert "handed over in Python" not in antipode.report(run).read_text()
 
 
+def test_a_network_in_eval_mode_is_trained_in_train_mode(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ask = {"data": "digits", "epochs": 1, "batch": 500, "quiet": True, "method": "byol"}
+    first = antipode.pretrain(backbone="resnet10-slim", out="first", **ask)
+    again = antipode.load_backbone(first)
+    before = again.bn1.running_mean.clone()
+    run = antipode.pretrain(backbone=again, out="again", **ask)
+    assert not torch.equal(antipode.load_backbone(run).bn1.running_mean, before)
+    assert not again.training or int(again.bn1.num_batches_tracked) > 0
+
+
+def test_a_caller_without_gradients_scores_and_analyses_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = antipode.pretrain("digits.dcl", epochs=1, batch=500, out="run", quiet=True)
+    plain = antipode.evaluate(run, ["semi-10"])["semi-10"].value
+    with torch.inference_mode():
+        assert antipode.evaluate(run, ["semi-10"])["semi-10"].value == plain
+        assert "skipped" not in antipode.analyse(run, ["cost"])["run"]["cost"]
+
+
+def test_runs_in_threads_start_from_the_weights_of_their_seeds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ask = {"epochs": 1, "batch": 500, "quiet": True, "overrides": {"optim.network.lr": 1e-12}}
+    names = [str(at) for at in range(4)]
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda name: antipode.pretrain("digits.simclr", out=name, **ask), names))
+    weights = [run.backbone().conv1.weight for run in runs]
+    assert all(torch.allclose(weights[0], other, atol=1e-9) for other in weights[1:])
+
+
+def test_a_run_goes_on_with_its_own_network_only(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ask = {"method": "simclr", "data": "digits", "batch": 500, "out": "run", "quiet": True, "epochs": 2}
+    layers = lambda width: nn.Sequential(nn.Flatten(), nn.Linear(64, width))  # noqa: E731
+    antipode.pretrain(backbone=layers(8), **ask)
+    with pytest.raises(ValueError, match=r"the checkpoint is of another network \(size mismatch"):
+        antipode.pretrain(backbone=layers(9), **ask)
+    frozen = layers(8)
+    frozen[1].weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="other weights frozen"):
+        antipode.pretrain(backbone=frozen, **ask)
+
+
 class Pixels(nn.Module):
     """A network for digits of 8 px alone."""
 
@@ -141,6 +185,9 @@ def test_a_network_for_one_size_is_tried_with_that_of_the_views(width, tmp_path,
     ask = {"method": "simclr", "data": "digits", "epochs": 1, "batch": 500, "out": "run", "quiet": True}
     run = antipode.pretrain(backbone=Pixels(width), **ask)
     assert antipode.evaluate(run, ["knn"])["knn"].value > 20
+    with pytest.raises(ValueError, match="sees images of 1 channels, but shapes has 3"):
+        antipode.evaluate(run, ["knn"], data="shapes")
+    assert antipode.export(run, "onnx", tmp_path / "pixels.onnx").exists(), "of one channel, which no convolution says"
     assert antipode.embed(run, "digits").x.shape[1] == 12 and antipode.analyse(run, ["spectrum"])
     with pytest.raises(ValueError, match="takes no 16 px images of 1 channels"):
         antipode.pretrain(backbone=Pixels(width), overrides={"views.size": 16}, **ask | {"out": "other"})

@@ -51,6 +51,17 @@ def test_two_ranks_under_torchrun_train_like_one(two, method, tmp_path):
     assert digests[0] == digests[1]
 
 
+def test_parts_of_a_batch_enter_a_queue_in_the_order_of_one_process(tmp_path):
+    """A queue smaller than the batch, which no batch divides: which keys stay in it hangs on their order."""
+    more = DOUBLE | {"train.accumulate": 2, "method.queue": 12}
+    done = launch(tmp_path / "two", methods=["mocov2"], epochs=3, more=more)
+    pretrain(tmp_path / "one", "mocov2", 3, more)
+    single, shared = last(tmp_path / "one"), last(tmp_path / "two" / "mocov2")
+    assert done.returncode == 0, done.stderr
+    for name, value in single["learner"].items():
+        assert torch.allclose(value.double(), shared["learner"][name].double(), rtol=1e-9, atol=1e-11), name
+
+
 def test_a_rank_that_is_killed_ends_the_other_soon_and_with_a_sentence(two):
     out, done = two
     assert done.returncode != 0

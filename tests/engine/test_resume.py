@@ -124,6 +124,17 @@ def test_checkpoints_beyond_the_last_n_are_dropped_and_last_is_the_newest(tmp_pa
     assert weights(run)["step"] == 10
 
 
+def test_last_is_the_newest_also_where_a_kill_came_between_the_two(tmp_path):
+    recipe = small_recipe("simclr", 3, **{"train.checkpoint_every": 1, "train.keep": 3})
+    train(recipe, RunDir(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
+    files = sorted((tmp_path / "checkpoints").glob("step-*.pt"))
+    (tmp_path / "checkpoints" / "last.pt").unlink()
+    (tmp_path / "checkpoints" / "last.pt").write_bytes(files[0].read_bytes())
+    (tmp_path / "backbone.safetensors").unlink()
+    train(recipe, RunDir(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
+    assert last(tmp_path)["step"] == 6 and (tmp_path / "backbone.safetensors").exists()
+
+
 def test_a_full_disk_ends_in_a_sentence_and_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
     run = RunDir(tmp_path / "run")
     checkpoint.save(run, {"step": 1, "x": torch.zeros(3)}, keep=2)

@@ -55,6 +55,15 @@ def save(run: RunDir, content: dict[str, Any], keep: int) -> None:
         old.unlink(missing_ok=True)
 
 
+def point(run: RunDir) -> None:
+    """Point last.pt at the newest checkpoint, which a process that was killed may not have come to."""
+    files = _files(run)
+    last = run.checkpoints / "last.pt"
+    same = bool(files) and last.exists() and (last.samefile(files[0]) or _digest(last) == _digest(files[0]))
+    if files and not same:
+        _point(last, files[0])
+
+
 def load(run: RunDir, device: torch.device) -> dict[str, Any] | None:
     """The newest whole checkpoint, or None where there is none; a damaged one is named in a warning."""
     files = _files(run)
@@ -79,9 +88,16 @@ def load(run: RunDir, device: torch.device) -> dict[str, Any] | None:
 
 def restore(content: dict[str, Any], learner: nn.Module, optims: dict[str, torch.optim.Optimizer]) -> int:
     """Put a checkpoint's content where it belongs; returns the step to go on with."""
-    learner.load_state_dict(content["learner"])
-    for name, optim in optims.items():
-        optim.load_state_dict(content["optim"][name])
+    try:
+        learner.load_state_dict(content["learner"])
+    except RuntimeError as error:  # torch lists every name
+        first = [line.strip() for line in str(error).splitlines()][1:2]
+        raise ValueError(f"the checkpoint is of another network ({''.join(first)[:200]})") from None
+    try:
+        for name, optim in optims.items():
+            optim.load_state_dict(content["optim"][name])
+    except (KeyError, ValueError):
+        raise ValueError("the checkpoint was trained with other weights frozen: requires_grad differs") from None
     torch.set_rng_state(content["torch"].cpu())
     if content["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([generator.cpu() for generator in content["cuda"]])

@@ -42,7 +42,7 @@ class Trained(NamedTuple):
     def channels(self) -> int:
         """Of the images, as the first convolution has them."""
         first = next((layer for layer in self.net.modules() if isinstance(layer, nn.Conv2d)), None)
-        return first.in_channels if first else 3
+        return first.in_channels if first else 3 if self.normal is None else len(self.normal.mean)
 
     def image(self, count: int = 1, wider: int = 0) -> Tensor:
         """Noise (count,C,size,size+wider), the same every time."""
@@ -209,15 +209,19 @@ def onnx(trained: Trained, suffix: str) -> bytes:
         raise ValueError("ONNX is an extra of its own: pip install 'antipode[onnx]'") from None
     any_size = trained.name in RESNETS
     free = {axis: torch.export.Dim(letter) for axis, letter in ((0, "N"), (2, "H"), (3, "W")) if any_size or axis == 0}
-    program = torch.onnx.export(
-        trained.net,
-        (trained.image(2),),
-        input_names=["images"],
-        output_names=["features"],
-        dynamic_shapes=(free,),
-        dynamo=True,
-        verbose=False,
-    )
+    try:
+        program = torch.onnx.export(
+            trained.net,
+            (trained.image(2),),
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes=(free,),
+            dynamo=True,
+            verbose=False,
+        )
+    except Exception as error:  # whatever the exporter meets in a network of one's own
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ValueError(f"torch.onnx cannot export {trained.name}: {reason[:300]}") from error
     if program is None:
         raise RuntimeError("torch.onnx gave no program")
     content: bytes = program.model_proto.SerializeToString()

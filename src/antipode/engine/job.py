@@ -1,5 +1,6 @@
 """What a recipe builds: data, views, learner, optimisers and loader, on its device."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -68,6 +69,9 @@ class Job:
         return Graph(self.step, source.images, self.loader.views, self.loader.batch)
 
 
+DRAWING = threading.Lock()  # weights come from torch's one generator: runs in threads draw theirs one after the other
+
+
 def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | None = None, fresh: bool = True) -> Job:
     """Data, views, learner, optimisers and loader of a recipe, on its device; a checkpoint will follow if not fresh."""
     device = pick_device(recipe.train.device)
@@ -86,15 +90,16 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
     views = make_views(recipe.views.policy, size=recipe.views.size, mean=data.mean, std=data.std, **policy).to(device)
     # a policy may refuse the channels, a network the sizes
     seen = views(torch.zeros(2, data.channels, 8, 8, dtype=torch.uint8, device=device))
-    torch.manual_seed(recipe.train.seed)
     sizes = sorted({view.shape[-1] for view in seen})
     named = (recipe.backbone.name, recipe.backbone.stem) if backbone is None else (backbone, None)
-    net = make_backbone(named[0], stem=named[1], channels=data.channels, size=sizes[-1])
-    if recipe.backbone.weights and fresh:
-        weights.start(net, recipe.backbone.name, recipe.backbone.weights)
-    learner = build_learner(
-        recipe.method.name, net, channels=data.channels, seed=recipe.train.seed, **recipe.method.arguments
-    )
+    with DRAWING:
+        torch.manual_seed(recipe.train.seed)
+        net = make_backbone(named[0], stem=named[1], channels=data.channels, size=sizes[-1])
+        if recipe.backbone.weights and fresh:
+            weights.start(net, recipe.backbone.name, recipe.backbone.weights)
+        learner = build_learner(
+            recipe.method.name, net, channels=data.channels, seed=recipe.train.seed, **recipe.method.arguments
+        )
     if isinstance(learner.backbone, Wrapped):
         for size in sizes:
             learner.backbone.tried(data.channels, size)

@@ -77,7 +77,7 @@ class Step:
         norms = {name: clip(weights, self.clips.get(name)) for name, weights in self.groups.items()}
         for optim in self.optims.values():
             optim.step()
-        out = outs[0] if len(outs) == 1 else joined(outs)
+        out = outs[0] if len(outs) == 1 else in_order(joined(outs), self.accumulate)
         self.learner.after_step(out)
         return out, norms["network"]
 
@@ -165,6 +165,20 @@ def joined(outs: list[Output]) -> Output:
         torch.cat([out.keys for out in outs]),
         torch.cat([out.owner for out in outs]),
     )
+
+
+@torch.no_grad()
+def in_order(out: Output, count: int) -> Output:
+    """The keys so that a gather gives them as one process has them, part by part; a rank has its share of each part."""
+    world, n = dist.world(), len(out.keys)
+    if world == 1:
+        return out
+
+    def turned(values: Tensor) -> Tensor:
+        places = torch.arange(world * n, device=values.device).view(world, count, n // count).transpose(0, 1).flatten()
+        return dist.gather(values)[places[dist.rank() * n : (dist.rank() + 1) * n]]
+
+    return out._replace(keys=turned(out.keys), owner=turned(out.owner))
 
 
 def compiled(plain: Callable[..., Any], what: str) -> Callable[..., Any]:

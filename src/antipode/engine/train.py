@@ -138,6 +138,7 @@ def begin(job: Job, run: RunDir) -> tuple[int, health.Watch]:
         job.recipe.write(run.path / "recipe.json")
         run.write_json("env.json", environment(job.device.type))
         run.rewind(start)
+        checkpoint.point(run)
     return start, watch
 
 

@@ -81,7 +81,8 @@ def build(
         if name not in known:
             raise ValueError(f"method {method} has no argument {name!r}{_nearest(name, known)}")
     choices = {name: fitted(f"{method}'s {name}", value, known[name].annotation) for name, value in choices.items()}
-    return PRESETS[method](make_backbone(backbone, stem=stem, channels=channels), **choices).reseed(seed)
+    learner = PRESETS[method](make_backbone(backbone, stem=stem, channels=channels), **choices).reseed(seed)
+    return learner.train()  # a backbone that was in eval mode would keep its running statistics, and the twin too
 
 
 def _nearest(name: str, known: Any) -> str:
