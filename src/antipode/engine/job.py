@@ -89,7 +89,8 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
     policy = dict(recipe.views.arguments)
     views = make_views(recipe.views.policy, size=recipe.views.size, mean=data.mean, std=data.std, **policy).to(device)
     # a policy may refuse the channels, a network the sizes
-    seen = views(torch.zeros(2, data.channels, 8, 8, dtype=torch.uint8, device=device))
+    with DRAWING:
+        seen = views(torch.zeros(2, data.channels, 8, 8, dtype=torch.uint8, device=device))
     sizes = sorted({view.shape[-1] for view in seen})
     named = (recipe.backbone.name, recipe.backbone.stem) if backbone is None else (backbone, None)
     with DRAWING:
