@@ -56,7 +56,8 @@ def test_five_steps_and_five_more_are_ten(method, tmp_path):
 
 
 def test_a_stopped_run_says_which_command_goes_on(tmp_path, monkeypatch):
-    asked = {"epochs": 5, "out": tmp_path / "run", "overrides": small("dcl"), "quiet": True}
+    few = small("dcl", 1) | {"train.batch": 500}  # ten steps
+    asked = {"epochs": 1, "out": tmp_path / "run", "overrides": few, "quiet": True}
     noted = Book.note
 
     def note(self, step, *more):
