@@ -1,6 +1,7 @@
 """What the documents say is what the code does."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from antipode.methods import PRESETS, arguments, build
 from antipode.methods.describe import COLUMNS, describe
 
 ROOT = Path(__file__).parents[1]
+ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}  # the other worker has the other core
 PAGES = {"mocov1": "moco", "mocov2": "moco", "simo": "eqco", "dclw": "dcl"}
 
 
@@ -42,7 +44,7 @@ def test_links_lead_somewhere(path):
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_examples_run(example):
     done = subprocess.run(
-        [sys.executable, example, "--quick"], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, example, "--quick"], capture_output=True, text=True, check=False, timeout=300, env=ALONE
     )
     assert done.returncode == 0, done.stderr
 
@@ -55,6 +57,7 @@ def test_a_loop_of_ones_own_takes_any_method_policy_and_backbone():
         text=True,
         check=False,
         timeout=300,
+        env=ALONE,
     )
     assert done.returncode == 0 and "msbreg: " in done.stdout, done.stderr
 
