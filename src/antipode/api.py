@@ -281,7 +281,8 @@ def evaluate(
 
     In place of a run also `random:resnet50`, `torchvision:resnet50` or `file:PATH@resnet50`, with `data`, and `out` as
     the folder. A score on another data set than the run's own is filed under `protocol@data`. `backbone` is the module
-    that a run of one's own had, to load its weights into.
+    that a run of one's own had, to load its weights into. Protocols that do not fit raise when all others are filed;
+    the exception's `scores` are those of the others.
     """
     wanted = {name: protocol.known(name) for name in ([protocols] if isinstance(protocols, str) else protocols)}
     if not wanted:
@@ -326,11 +327,13 @@ def _scores(
     own = found.recipe.data.name
     if not found.run:  # what it was first scored on is its own
         own = found.folder.read_object("network.json").get("data", own)
+    if _one(data, held):
+        data = own
     tasks: dict[str, Task] = {}
     scores: dict[str, Score] = {}
     refused: dict[str, Exception] = {}
     for name, one in wanted.items():
-        place = (one.data or own) if data is None else own if _one(data, held) else data
+        place = (one.data or own) if data is None else data
         try:
             if str(place) not in tasks:
                 tasks[str(place)] = _task(found, place if held is None or place != own else held, device, seed)

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -225,6 +226,15 @@ def test_nobody_to_tell_is_no_reason_to_stop(stream, tmp_path, monkeypatch):
     train.train(small_recipe("simclr", 1), RunDir(tmp_path), splits=small_splits(), backbone=Tiny())
     monkeypatch.undo()
     assert (tmp_path / "backbone.safetensors").exists()
+
+
+def test_runs_in_threads_start_from_the_weights_of_their_seeds(tmp_path):
+    ask = {"epochs": 1, "batch": 500, "quiet": True, "overrides": {"optim.network.lr": 1e-12}}
+    folders = [tmp_path / str(at) for at in range(4)]
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda out: api.pretrain("digits.simclr", out=out, **ask), folders))
+    weights = [run.backbone().conv1.weight for run in runs]
+    assert all(torch.allclose(weights[0], other, atol=1e-9) for other in weights[1:])
 
 
 def test_a_caller_without_gradients_trains_all_the_same(tmp_path):

@@ -490,3 +490,11 @@ def test_a_network_that_was_scored_stays_the_one_it_was(kind, run, tmp_path):
     first = antipode.evaluate(name, ["knn20"], data="digits", out=tmp_path / "net")["knn20"]
     again = antipode.evaluate(name, ["knn20"], out=tmp_path / "net")["knn20"]
     assert again == first and again.data == "digits"
+
+
+def test_a_caller_without_gradients_scores_and_analyses_all_the_same(tmp_path):
+    run = antipode.pretrain("digits.dcl", epochs=1, batch=500, out=tmp_path / "run", quiet=True)
+    plain = antipode.evaluate(run, ["semi-10"])["semi-10"].value
+    with torch.inference_mode():
+        assert antipode.evaluate(run, ["semi-10"])["semi-10"].value == plain
+        assert "skipped" not in antipode.analyse(run, ["cost"])["run"]["cost"]

@@ -77,7 +77,7 @@ class Step:
         norms = {name: clip(weights, self.clips.get(name)) for name, weights in self.groups.items()}
         for optim in self.optims.values():
             optim.step()
-        out = outs[0] if len(outs) == 1 else in_order(joined(outs), self.accumulate)
+        out = outs[0] if len(outs) == 1 else by_part(joined(outs), self.accumulate)
         self.learner.after_step(out)
         return out, norms["network"]
 
@@ -168,7 +168,7 @@ def joined(outs: list[Output]) -> Output:
 
 
 @torch.no_grad()
-def in_order(out: Output, count: int) -> Output:
+def by_part(out: Output, count: int) -> Output:
     """The keys so that a gather gives them as one process has them, part by part; a rank has its share of each part."""
     world, n = dist.world(), len(out.keys)
     if world == 1:
