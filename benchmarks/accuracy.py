@@ -34,9 +34,9 @@ import torch
 
 import antipode
 from antipode import api
-from antipode.data.source import subset
-from antipode.data.splits import Splits
-from antipode.engine.recipe import HARMLESS, resolve
+from antipode.data.sources.source import subset
+from antipode.data.sources.splits import Splits
+from antipode.recipe.resolve import HARMLESS, resolve
 
 HERE = Path(__file__).parent
 DONE = HERE / "results" / "accuracy.jsonl"

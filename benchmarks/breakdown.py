@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from antipode.engine.recipe import resolve
-from antipode.engine.step import filling
-from antipode.engine.train import build
+from antipode.recipe.resolve import resolve
+from antipode.training.loop import build
+from antipode.training.step import filling
 from antipode.types import Batch
 from overhead import images
 

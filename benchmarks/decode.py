@@ -19,7 +19,7 @@ import torchvision
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from antipode.data.decode import decode
+from antipode.data.sources.decode import decode
 
 Decoder = Callable[[list[bytes]], list[torch.Tensor]]
 warnings.filterwarnings("ignore", "The image decoding", DeprecationWarning)

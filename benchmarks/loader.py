@@ -22,11 +22,11 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
-from antipode.data.catalog import load
 from antipode.data.loader import Loader
-from antipode.data.pack import pack
-from antipode.data.source import Source
-from antipode.data.views import views
+from antipode.data.sources.catalog import load
+from antipode.data.sources.pack import pack
+from antipode.data.sources.source import Source
+from antipode.data.views.views import views
 from decode import photographs
 
 BATCH = 64

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import torch
 
-from antipode.data.source import Memory
-from antipode.data.splits import Splits
-from antipode.engine.progress import Silent
-from antipode.engine.recipe import resolve
-from antipode.engine.rundir import RunDir
-from antipode.engine.step import filling
-from antipode.engine.train import Book, build
+from antipode.data.sources.source import Memory
+from antipode.data.sources.splits import Splits
+from antipode.recipe.resolve import resolve
+from antipode.runs.folder import RunDir
+from antipode.training.loop import Book, build
+from antipode.training.progress import Silent
+from antipode.training.step import filling
 from antipode.types import Batch
 
 

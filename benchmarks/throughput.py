@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 import antipode
-from antipode.data.catalog import load
-from antipode.engine.recipe import resolve
-from antipode.engine.step import Slower
-from antipode.engine.train import build
+from antipode.data.sources.catalog import load
+from antipode.recipe.resolve import resolve
+from antipode.training.loop import build
+from antipode.training.step import Slower
 from overhead import bare
 
 RECIPES: dict[str, dict[str, Any]] = {

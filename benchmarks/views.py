@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from antipode.data.views import IMAGENET_MEAN, IMAGENET_STD, views
+from antipode.data.views.views import IMAGENET_MEAN, IMAGENET_STD, views
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 VIEWS = 2

@@ -13,8 +13,8 @@ from antipode.core.learner import Learner
 from antipode.core.negatives import Pool, Queue
 from antipode.core.objective import Contrast
 from antipode.core.scores import product, unit
-from antipode.methods.frames import moco_frame, moco_head
 from antipode.nets.backbone import backbone
+from antipode.papers.frames import moco_frame, moco_head
 from antipode.types import Batch, Pair
 
 

@@ -15,11 +15,11 @@ from rich.progress import track
 from torch import Tensor, nn
 
 import antipode
-from antipode.data.catalog import load
 from antipode.data.loader import Loader, in_order
-from antipode.data.policy import POLICIES
-from antipode.data.source import Source
-from antipode.data.splits import Splits
+from antipode.data.sources.catalog import load
+from antipode.data.sources.source import Source
+from antipode.data.sources.splits import Splits
+from antipode.data.views.policy import POLICIES
 from antipode.nets.backbone import RESNETS
 
 

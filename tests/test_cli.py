@@ -18,12 +18,12 @@ from PIL import Image
 import antipode
 from antipode import cli
 from antipode.analysis.catalog import ANALYSES
-from antipode.data.catalog import PREFIXES, SETS
-from antipode.engine.recipe import list_recipes, resolve
+from antipode.data.sources.catalog import PREFIXES, SETS
 from antipode.evaluation.protocol import PROTOCOLS
-from antipode.methods import PRESETS
 from antipode.nets.backbone import RESNETS
-from antipode.reproduction import ITEMS
+from antipode.papers import PRESETS
+from antipode.recipe.resolve import list_recipes, resolve
+from antipode.reproduction.catalog import ITEMS
 
 COMMANDS = [command.name or command.callback.__name__ for command in cli.app.registered_commands]
 TINY = "--epochs 1 --batch 500 --device cpu"
@@ -535,7 +535,7 @@ def raising(error):
 
 def test_an_interruption_says_how_to_go_on(monkeypatch):
     from antipode import api
-    from antipode.engine.train import Interrupted
+    from antipode.training.loop import Interrupted
 
     monkeypatch.setattr(api, "pretrain", raising(KeyboardInterrupt()))
     status, out, err = call("pretrain")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from antipode.methods import PRESETS, arguments, build
-from antipode.methods.describe import COLUMNS, describe
+from antipode.core.describe import COLUMNS, describe
+from antipode.papers import PRESETS, arguments, build
 
 ROOT = Path(__file__).parents[1]
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}  # the other worker has the other core

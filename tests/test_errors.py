@@ -11,10 +11,10 @@ from antipode.core.negatives import Bank, InBatch, Queue
 from antipode.core.objective import Adversarial, Contrast
 from antipode.core.pairing import crops, halves, many_keys
 from antipode.core.twin import constant
-from antipode.methods import PRESETS, build
 from antipode.nets.backbone import backbone
 from antipode.nets.heads import mlp
 from antipode.nets.norm import BatchNorm
+from antipode.papers import PRESETS, build
 from antipode.types import Batch
 from tests.toys import Tiny, batch, make
 

@@ -15,13 +15,14 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from antipode import api
-from antipode.data.catalog import load
-from antipode.data.source import Decoded, three
-from antipode.engine import table, weights
-from antipode.engine.export import FORMATS, StemDiffers, caffe_name, export, layout
-from antipode.engine.recipe import Recipe, resolve
-from antipode.methods import build
+from antipode.data.sources.catalog import load
+from antipode.data.sources.source import Decoded, three
+from antipode.nets import weights
 from antipode.nets.backbone import RESNETS, backbone
+from antipode.papers import build
+from antipode.recipe.resolve import Recipe, resolve
+from antipode.runs import features as table
+from antipode.runs.export import FORMATS, StemDiffers, caffe_name, export, layout
 
 SUFFIX = {name: form.suffixes[0] for name, form in FORMATS.items()}
 

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from antipode import functional as A
 from antipode.core.scores import product, unit
-from antipode.methods import PRESETS
+from antipode.papers import PRESETS
 from tests.toys import batch, make
 
 N, D, K, M = 16, 32, 50, 4
@@ -106,7 +106,7 @@ def test_zero_vectors_give_no_nan(name):
 def test_inv_spread_stays_finite_where_a_stranger_is_all_but_identical():
     """P of the wrong image is 1 to the last bit: log(1 - P) must not be log 0."""
     from antipode import rng
-    from antipode.methods.invspread import Spread
+    from antipode.papers.invspread import Spread
     from antipode.types import Pair
 
     z = unit(torch.tensor([[1.0, 0.0, 1e-4], [1.0, 1e-4, 0.0], [-1.0, 0.2, 0.0]])).requires_grad_()

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from antipode.core import passes
-from antipode.methods import PRESETS, arguments, build
 from antipode.nets.norm import convert
+from antipode.papers import PRESETS, arguments, build
 from antipode.types import Batch
 from tests.toys import VARIANTS, Tiny, batch, make, optimiser, train
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from antipode.methods import build
+from antipode.papers import build
 from antipode.types import Batch
 
 

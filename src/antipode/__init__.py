@@ -8,9 +8,9 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from antipode import functional
     from antipode.api import Run, analyse, embed, evaluate, export, load_backbone, pretrain, report
-    from antipode.data.views import views
+    from antipode.data.views.views import views
     from antipode.listing import list_datasets, list_protocols, list_recipes
-    from antipode.methods import build, list_methods
+    from antipode.papers import build, list_methods
     from antipode.reproduction.make import reproduce
 
 # no part of the package may bear one of these names, or importing it would hide the function
@@ -19,10 +19,10 @@ HOMES = {
     **dict.fromkeys(
         ("Run", "analyse", "embed", "evaluate", "export", "load_backbone", "pretrain", "report"), "antipode.api"
     ),
-    **dict.fromkeys(("build", "list_methods"), "antipode.methods"),
+    **dict.fromkeys(("build", "list_methods"), "antipode.papers"),
     **dict.fromkeys(("list_datasets", "list_protocols", "list_recipes"), "antipode.listing"),
     "reproduce": "antipode.reproduction.make",
-    "views": "antipode.data.views",
+    "views": "antipode.data.views.views",
     "functional": "antipode.functional",
 }
 

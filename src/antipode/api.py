@@ -14,28 +14,28 @@ from torch.utils.data import Dataset
 
 from antipode import dist
 from antipode.analysis import catalog as analyses
-from antipode.analysis.subject import Subject as Analysed
-from antipode.analysis.subject import named
-from antipode.data.catalog import SETS, Given, datasets, load
-from antipode.data.folder import held_out
-from antipode.data.splits import Splits, coloured
-from antipode.data.views import Views
-from antipode.data.views import views as make_views
-from antipode.engine import table
-from antipode.engine.export import export as write_export
-from antipode.engine.recipe import Recipe, difference, resolve
-from antipode.engine.restore import restored
-from antipode.engine.rundir import RunDir
-from antipode.engine.subject import Subject, subject
-from antipode.engine.train import Monitor, pick_device, train
-from antipode.engine.weights import Normal, normal
+from antipode.analysis.embeddings import Subject as Analysed
+from antipode.analysis.embeddings import named
+from antipode.data.sources.catalog import SETS, Given, datasets, load
+from antipode.data.sources.folder import held_out
+from antipode.data.sources.splits import Splits, coloured
+from antipode.data.views.views import Views
+from antipode.data.views.views import views as make_views
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
 from antipode.evaluation.nearest import accuracy
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Task
 from antipode.files import whole
+from antipode.nets.weights import Normal, normal
+from antipode.recipe.resolve import Recipe, difference, resolve
 from antipode.reporting.page import page
+from antipode.runs import features as table
+from antipode.runs.export import export as write_export
+from antipode.runs.folder import RunDir
+from antipode.runs.restore import restored
+from antipode.runs.run import Subject, subject
+from antipode.training.loop import Monitor, pick_device, train
 from antipode.types import Features
 
 

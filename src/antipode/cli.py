@@ -85,7 +85,7 @@ def pretrain(
 ) -> None:
     """Train on images without labels."""
     from antipode import api  # noqa: PLC0415
-    from antipode.engine.recipe import rescaled  # noqa: PLC0415
+    from antipode.recipe.resolve import rescaled  # noqa: PLC0415
 
     run = api.pretrain(
         recipe,
@@ -188,7 +188,7 @@ def pack(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write a large data set once into a memory-mapped cache."""
-    from antipode.data.pack import pack as write  # noqa: PLC0415
+    from antipode.data.sources.pack import pack as write  # noqa: PLC0415
 
     home = write(data, out, size=size, quality=quality, root=root, progress=not as_json)
     say({"packed": str(home)}, f"{home}: read it with --data packed:{home}", as_json)
@@ -291,7 +291,7 @@ def show(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """The fully resolved recipe: every value and where it comes from."""
-    from antipode.engine import recipe as recipes  # noqa: PLC0415
+    from antipode.recipe import resolve as recipes  # noqa: PLC0415
 
     if recipe is None and method is None and data is None:
         raise ValueError("Missing argument 'recipe', or --method and --data in its place")

@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 def methods() -> dict[str, str]:
     """The presets, by the first line of their docstrings."""
-    from antipode.methods import PRESETS  # noqa: PLC0415
+    from antipode.papers import PRESETS  # noqa: PLC0415
 
     return {name: (preset.__doc__ or "").split("\n")[0] for name, preset in PRESETS.items()}
 
 
 def recipes() -> dict[str, str]:
     """Data set and method of every recipe."""
-    from antipode.engine.recipe import list_recipes  # noqa: PLC0415
+    from antipode.recipe.resolve import list_recipes  # noqa: PLC0415
 
     return {name: "{1} on {0}".format(*name.split(".", 1)) for name in list_recipes()}
 
 
 def datasets() -> dict[str, str]:
     """Data sets and ways to bring one's own."""
-    from antipode.data.catalog import summaries  # noqa: PLC0415
+    from antipode.data.sources.catalog import summaries  # noqa: PLC0415
 
     return summaries()
 
@@ -41,7 +41,7 @@ def analyses() -> dict[str, str]:
 
 def items() -> dict[str, str]:
     """Tables and figures of the papers."""
-    from antipode.reproduction import ITEMS  # noqa: PLC0415
+    from antipode.reproduction.catalog import ITEMS  # noqa: PLC0415
 
     return {name: item.question for name, item in ITEMS.items()}
 

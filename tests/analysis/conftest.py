@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import antipode
-from antipode.data.catalog import load
-from antipode.engine import checkpoint
-from antipode.engine.recipe import resolve
-from antipode.engine.rundir import RunDir
-from antipode.methods import build
+from antipode.data.sources.catalog import load
 from antipode.nets.backbone import backbone
+from antipode.papers import build
+from antipode.recipe.resolve import resolve
+from antipode.runs.folder import RunDir
+from antipode.training import checkpoint
 from tests.toys import SMALL
 
 QUICK = {"train.epochs": 2, "train.batch": 400, "train.device": "cpu", "train.checkpoint_every": 1}

@@ -8,10 +8,10 @@ from torch import nn
 
 from antipode.analysis import cost
 from antipode.core.scores import unit
-from antipode.engine.job import build
-from tests.engine.test_resume import small_recipe, small_splits
+from antipode.training.build import build
 from tests.reference import jcl as reference
 from tests.toys import Tiny
+from tests.training.test_resume import small_recipe, small_splits
 
 CPU = torch.device("cpu")
 

@@ -11,11 +11,11 @@ import antipode
 from antipode import rng
 from antipode.analysis import bank, contrast, cost, geometry
 from antipode.analysis.catalog import ANALYSES
-from antipode.analysis.subject import WITH_MEMORY, WITH_TAU, named
+from antipode.analysis.embeddings import WITH_MEMORY, WITH_TAU, named
 from antipode.api import _analysed
-from antipode.data.source import BrokenImages, Decoded, Memory
-from antipode.data.splits import Splits
-from antipode.methods import PRESETS
+from antipode.data.sources.source import BrokenImages, Decoded, Memory
+from antipode.data.sources.splits import Splits
+from antipode.papers import PRESETS
 from tests.analysis.conftest import begun
 
 CPU = torch.device("cpu")
@@ -148,7 +148,7 @@ def test_views_of_an_image_stand_in_its_place_and_differ(trained):
 
 def test_without_chance_every_view_is_the_image_itself_in_its_place(trained, monkeypatch):
     """More images than a batch, a remainder, and three passes over the data in three orders."""
-    monkeypatch.setattr("antipode.analysis.subject.BATCH", 8)
+    monkeypatch.setattr("antipode.analysis.embeddings.BATCH", 8)
     found = subject(trained / "mocov2")
     found.views = found.look
     ids = torch.arange(100, 119).flip(0)

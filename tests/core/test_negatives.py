@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from antipode import rng
 from antipode.core.negatives import Bank, InBatch, Queue
-from antipode.methods.npid import Memory
+from antipode.papers.npid import Memory
 from antipode.types import Pair
 
 OWNER, KEY = torch.arange(1), rng.key(0)

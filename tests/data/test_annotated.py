@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from antipode.data.annotated import VOC, detection, mask, presence
-from antipode.data.catalog import load
+from antipode.data.sources.annotated import VOC, detection, mask, presence
+from antipode.data.sources.catalog import load
 
 
 def photograph(path, size=(20, 16)):
@@ -86,7 +86,7 @@ def test_coco_labels_boxes_and_masks(tmp_path):
 
 
 def test_presence_of_a_class_wins_over_its_spared_objects():
-    from antipode.data.annotated import Thing
+    from antipode.data.sources.annotated import Thing
 
     box = (0, 0, 1, 1)
     rows = presence([[Thing(1, box), Thing(1, box, None, True)], [Thing(1, box, None, True), Thing(1, box)]], 2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from antipode.data import augment
+from antipode.data.views import augment
 
 NEUTRAL = (1.0, 1.0, 1.0, 0.0)
 modest = settings(max_examples=25, deadline=None)

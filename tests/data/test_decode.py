@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from antipode.data import decode as module
-from antipode.data.decode import decode, header, tensor
+from antipode.data.sources import decode as module
+from antipode.data.sources.decode import decode, header, tensor
 
 RANDOM = np.random.default_rng(0)
 PIXELS = np.asarray(Image.fromarray(RANDOM.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((40, 30), 3))

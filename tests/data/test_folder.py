@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from antipode.data.catalog import load
-from antipode.data.folder import tree, walk
 from antipode.data.loader import Loader
-from antipode.data.source import BrokenImages
-from antipode.data.views import views
+from antipode.data.sources.catalog import load
+from antipode.data.sources.folder import tree, walk
+from antipode.data.sources.source import BrokenImages
+from antipode.data.views.views import views
 
 
 def photograph(path, size=(40, 30), seed=0, **options):
@@ -233,7 +233,7 @@ def test_unreadable_files_and_folders_are_left_out(tmp_path):
             folder.chmod(0o755)
     code = (
         "import os, sys, warnings; warnings.simplefilter('ignore')\n"
-        "from pathlib import Path; from antipode.data.folder import tree\n"
+        "from pathlib import Path; from antipode.data.sources.folder import tree\n"
         "if os.getuid() == 0: os.setuid(65534)\n"
         "print(sorted((s.name, s.reason) for s in tree(Path(sys.argv[1])).skipped))"
     )

@@ -12,8 +12,8 @@ import torch
 import torchvision.datasets
 from PIL import Image
 
-from antipode.data import small
-from antipode.data.catalog import SETS, load, summaries
+from antipode.data.sources import small
+from antipode.data.sources.catalog import SETS, load, summaries
 
 RANDOM = np.random.default_rng(0)
 

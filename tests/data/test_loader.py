@@ -6,8 +6,8 @@ import torch
 
 from antipode.data import loader as module
 from antipode.data.loader import Loader, in_order
-from antipode.data.source import BrokenImages, Decoded, Memory
-from antipode.data.views import views
+from antipode.data.sources.source import BrokenImages, Decoded, Memory
+from antipode.data.views.views import views
 
 
 class Read:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from antipode.data import pack as module
-from antipode.data.catalog import load
 from antipode.data.loader import Loader
-from antipode.data.pack import pack
-from antipode.data.packed import packed, verify
-from antipode.data.source import BrokenImages, Decoded, Memory
-from antipode.data.views import views
+from antipode.data.sources import pack as module
+from antipode.data.sources.catalog import load
+from antipode.data.sources.pack import pack
+from antipode.data.sources.packed import packed, verify
+from antipode.data.sources.source import BrokenImages, Decoded, Memory
+from antipode.data.views.views import views
 
 
 def folder(root, count=12):
@@ -87,7 +87,7 @@ def test_images_in_memory_are_in_memory_again(tmp_path):
 
 
 def test_a_pretraining_split_of_its_own_is_kept(tmp_path):
-    from antipode.data.splits import Splits
+    from antipode.data.sources.splits import Splits
 
     whole = Memory(torch.randint(256, (9, 3, 8, 8), dtype=torch.uint8))
     part = Memory(whole.images[:4], torch.arange(4), list("abcd"))

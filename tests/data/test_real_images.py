@@ -10,12 +10,12 @@ import torch
 import torchvision
 from PIL import Image
 
-from antipode.data.annotated import detection
-from antipode.data.catalog import load
 from antipode.data.loader import Loader, in_order
-from antipode.data.pack import pack
-from antipode.data.packed import verify
-from antipode.data.views import views
+from antipode.data.sources.annotated import detection
+from antipode.data.sources.catalog import load
+from antipode.data.sources.pack import pack
+from antipode.data.sources.packed import verify
+from antipode.data.views.views import views
 
 DATA = Path(os.environ.get("ANTIPODE_DATA", "/nonexistent"))
 CIFAR = pytest.mark.skipif(

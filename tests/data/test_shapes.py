@@ -1,8 +1,8 @@
 import torch
 import torch.nn.functional as F
 
-from antipode.data import shapes
-from antipode.data.catalog import load
+from antipode.data.sources import shapes
+from antipode.data.sources.catalog import load
 
 
 def test_shapes_are_a_function_of_seed_and_split():

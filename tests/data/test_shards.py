@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from antipode.data import shards as module
-from antipode.data.catalog import load
-from antipode.data.shards import braces, index
-from antipode.data.source import BrokenImages
+from antipode.data.sources import shards as module
+from antipode.data.sources.catalog import load
+from antipode.data.sources.shards import braces, index
+from antipode.data.sources.source import BrokenImages
 
 
 def photograph(seed=0, size=(30, 20)):

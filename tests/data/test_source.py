@@ -6,12 +6,12 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from antipode.data import labels
-from antipode.data import source as module
-from antipode.data import wrap as wrapping
-from antipode.data.catalog import load
-from antipode.data.source import BrokenImages, Decoded, Memory, centre, subset
-from antipode.data.wrap import wrap
+from antipode.data.sources import labels
+from antipode.data.sources import source as module
+from antipode.data.sources import wrap as wrapping
+from antipode.data.sources.catalog import load
+from antipode.data.sources.source import BrokenImages, Decoded, Memory, centre, subset
+from antipode.data.sources.wrap import wrap
 
 
 class Listed(Dataset):

@@ -12,10 +12,10 @@ from scipy import stats
 from torch import Tensor
 
 from antipode import rng
-from antipode.data import augment
-from antipode.data.operation import Blur, Centre, Chance, Crop, Erase, Jitter, Mix, Turn
-from antipode.data.policy import POLICIES
-from antipode.data.views import IMAGENET_MEAN, IMAGENET_STD, Views, views
+from antipode.data.views import augment
+from antipode.data.views.operation import Blur, Centre, Chance, Crop, Erase, Jitter, Mix, Turn
+from antipode.data.views.policy import POLICIES
+from antipode.data.views.views import IMAGENET_MEAN, IMAGENET_STD, Views, views
 
 NAMES = list(POLICIES)
 RANDOM = [name for name in NAMES if "eval" not in name]
@@ -423,7 +423,7 @@ def test_large_batches_in_parts_give_the_same_views(monkeypatch):
     make, images = views("byol", size=24), photos(7)
     uniforms = make.draw(7, seeded())
     whole = make.apply(images, uniforms)
-    monkeypatch.setattr("antipode.data.views.CACHED", 2 * 3 * 24 * 24)
+    monkeypatch.setattr("antipode.data.views.views.CACHED", 2 * 3 * 24 * 24)
     for ours, theirs in zip(make.apply(images, uniforms), whole, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from antipode.data.source import Memory
-from antipode.data.splits import Splits
-from antipode.data.views import views
+from antipode.data.sources.source import Memory
+from antipode.data.sources.splits import Splits
+from antipode.data.views.views import views
 from antipode.evaluation.task import Task
 
 CPU = torch.device("cpu")

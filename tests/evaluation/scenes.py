@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from antipode.data.splits import Splits
-from antipode.data.views import views
+from antipode.data.sources.splits import Splits
+from antipode.data.views.views import views
 from antipode.evaluation.task import Task
 from antipode.nets.backbone import backbone
 

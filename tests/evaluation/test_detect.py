@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from antipode import dist
-from antipode.data.annotated import detection
-from antipode.data.catalog import load
+from antipode.data.sources.annotated import detection
+from antipode.data.sources.catalog import load
 from antipode.evaluation import detect
 from antipode.evaluation.objects import batches, mirrored, usable
 from antipode.evaluation.protocol import PROTOCOLS

@@ -16,17 +16,17 @@ from torch.utils.data import TensorDataset
 
 import antipode
 from antipode import api
-from antipode.data.catalog import load
-from antipode.data.pack import pack
-from antipode.data.source import Memory
-from antipode.data.splits import IMAGENET_MEAN, IMAGENET_STD, Splits
-from antipode.engine.rundir import RunDir
-from antipode.engine.subject import subject
-from antipode.engine.weights import Normal, start, tensors, write
+from antipode.data.sources.catalog import load
+from antipode.data.sources.pack import pack
+from antipode.data.sources.source import Memory
+from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD, Splits
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
 from antipode.evaluation.score import Result
 from antipode.nets.backbone import backbone
+from antipode.nets.weights import Normal, start, tensors, write
+from antipode.runs.folder import RunDir
+from antipode.runs.run import subject
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import Dataset, Subset
 
-from antipode.data.folder import folder
-from antipode.data.source import Memory
-from antipode.data.splits import Splits
-from antipode.data.views import views
-from antipode.data.wrap import wrap
+from antipode.data.sources.folder import folder
+from antipode.data.sources.source import Memory
+from antipode.data.sources.splits import Splits
+from antipode.data.sources.wrap import wrap
+from antipode.data.views.views import views
 from antipode.evaluation.features import extract, key
 from antipode.evaluation.task import Task
 

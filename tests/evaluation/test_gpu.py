@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 import antipode
-from antipode.data.folder import folder
-from antipode.data.views import views
+from antipode.data.sources.folder import folder
+from antipode.data.views.views import views
 from antipode.evaluation.features import extract
 from antipode.nets.backbone import backbone
 

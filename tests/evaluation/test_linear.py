@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from antipode import rng
-from antipode.data.catalog import load
-from antipode.data.operation import Crop, Standardise
-from antipode.data.source import Decoded, Memory
-from antipode.data.views import views
+from antipode.data.sources.catalog import load
+from antipode.data.sources.source import Decoded, Memory
+from antipode.data.views.operation import Crop, Standardise
+from antipode.data.views.views import views
 from antipode.evaluation import classifier, linear
 from antipode.evaluation.classifier import Heads, augmented, embed, judge
 from antipode.evaluation.linear import LINEAR, Linear, chosen, run, trained

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from antipode import functional
-from antipode.data.source import Memory
+from antipode.data.sources.source import Memory
 from antipode.evaluation.nearest import accuracy
 from antipode.evaluation.protocol import PROTOCOLS
 from antipode.functional import knn

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from antipode.data.annotated import Detection, Thing, detection
+from antipode.data.sources.annotated import Detection, Thing, detection
 from antipode.evaluation.precision import OVERLAPS, Found, average_precision, coco, drawn, judged, packed, voc
 from tests.evaluation import scenes
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from antipode import rng
-from antipode.data.source import Decoded, Memory
+from antipode.data.sources.source import Decoded, Memory
 from antipode.evaluation import classifier, linear, semi
 from antipode.evaluation.linear import Linear
 from antipode.evaluation.protocol import PROTOCOLS

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from antipode.data.source import Memory
-from antipode.data.splits import Splits
+from antipode.data.sources.source import Memory
+from antipode.data.sources.splits import Splits
 from antipode.evaluation import svm
 from antipode.evaluation.protocol import PROTOCOLS
 from antipode.evaluation.svm import average_precision, choose, drawn, lowshot_svm, normal, svm_voc07

@@ -5,10 +5,10 @@ import torch
 import torchvision
 from torch import nn
 
-from antipode.methods import build
 from antipode.nets.backbone import RESNETS, backbone, width, zero_residuals
 from antipode.nets.heads import StandardLinear, mlp
 from antipode.nets.norm import BatchNorm
+from antipode.papers import build
 from antipode.types import Batch
 
 

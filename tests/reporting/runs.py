@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from antipode.engine import weights
-from antipode.engine.recipe import resolve
+from antipode.nets import weights
 from antipode.nets.backbone import backbone
+from antipode.recipe.resolve import resolve
 
 SMALL = {"backbone.name": "resnet10-slim", "train.batch": 16, "train.epochs": 4}
 ENV = {"antipode": "0", "commit": "c0ffee", "device": "cpu", "command": ["/somewhere/antipode", "pretrain", "a b"]}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import antipode
-from antipode.engine.recipe import Recipe
+from antipode.recipe.resolve import Recipe
 from tests.reporting.runs import photographs, rows, run, score
 
 ARTEFACTS = Path(__file__).parents[2] / "artefacts"

@@ -13,18 +13,20 @@ import torch
 from PIL import Image
 
 from antipode.data.loader import Loader
-from antipode.data.source import Memory
-from antipode.data.splits import Splits
-from antipode.data.views import views
-from antipode.engine.recipe import Recipe
-from antipode.reporting import album, facts, spread
+from antipode.data.sources.source import Memory
+from antipode.data.sources.splits import Splits
+from antipode.data.views.views import views
+from antipode.recipe.resolve import Recipe
+from antipode.reporting import pictures as album
+from antipode.reporting import provenance as facts
+from antipode.reporting import seed_groups as spread
 from antipode.reporting.analyses import drawable
-from antipode.reporting.concern import warnings
 from antipode.reporting.curves import curves, once, thin
 from antipode.reporting.gather import gather, names, record
 from antipode.reporting.geometry import embedding_map, histograms, spectrum
 from antipode.reporting.images import neighbours, same, view_sheet
-from antipode.reporting.sheet import atlas, tile
+from antipode.reporting.thumbnails import atlas, tile
+from antipode.reporting.warnings import warnings
 from tests.reporting.runs import rows, run, score
 
 

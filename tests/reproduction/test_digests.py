@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antipode.engine.recipe import resolve
+from antipode.recipe.resolve import resolve
 from antipode.reproduction.plan import digest, make_plan
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "digests.json").read_text())

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from antipode.analysis.catalog import ANALYSES
-from antipode.engine.recipe import resolve
 from antipode.evaluation.protocol import PROTOCOLS
 from antipode.optim import make
-from antipode.reproduction import ITEMS
-from antipode.reproduction.dcl import SAME
+from antipode.papers.dcl.tables import SAME
+from antipode.recipe.resolve import resolve
+from antipode.reproduction.catalog import ITEMS
 from antipode.reproduction.item import SCALES, table, turned
 from antipode.reproduction.scenes import SLIM
 

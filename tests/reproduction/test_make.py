@@ -13,15 +13,16 @@ import torch
 
 import antipode
 from antipode import api, cli
-from antipode.engine import train
-from antipode.engine.train import Interrupted
-from antipode.engine.weights import read
 from antipode.evaluation.protocol import PROTOCOLS, Protocol
 from antipode.evaluation.score import Result
-from antipode.reproduction import ITEMS, make, present, scenes
+from antipode.nets.weights import read
+from antipode.reproduction import make, present, scenes
+from antipode.reproduction.catalog import ITEMS
 from antipode.reproduction.collect import over_epochs, points
 from antipode.reproduction.item import EMPIRICAL, Grid, Item, Law, Panel, Trial, analysis, metric, score
 from antipode.reproduction.plan import make_plan
+from antipode.training import loop as train
+from antipode.training.loop import Interrupted
 
 QUICK = {"train.epochs": 2, "train.batch": 359, "monitor.log_every": 1, "monitor.knn_every": 1}
 

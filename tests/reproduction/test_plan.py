@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from antipode.engine.recipe import resolve
-from antipode.reproduction import ITEMS
+from antipode.recipe.resolve import resolve
+from antipode.reproduction.catalog import ITEMS
 from antipode.reproduction.item import Grid, Item, Panel, Trial, score
 from antipode.reproduction.plan import V100, cost, digest, forward, judging, listing, make_plan, work
 

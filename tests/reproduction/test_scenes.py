@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from antipode import rng
-from antipode.data.annotated import detection, mask
-from antipode.data.shapes import KINDS
+from antipode.data.sources.annotated import detection, mask
+from antipode.data.sources.shapes import KINDS
 from antipode.reproduction import scenes
 
 

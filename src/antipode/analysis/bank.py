@@ -6,12 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from antipode.analysis.embeddings import PAIRS, Stored, Subject
 from antipode.analysis.geometry import uniformity
 from antipode.analysis.result import Result, curve, histogram
-from antipode.analysis.subject import PAIRS, Stored, Subject
 from antipode.core.scores import product, unit
 from antipode.data.progress import bar
-from antipode.methods.npid import Recall
+from antipode.papers.npid import Recall
 
 CELLS = 1 << 24  # similarities at a time
 QUERIES = 1024, 8192  # on a CPU and on a GPU

@@ -7,8 +7,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from antipode.analysis.embeddings import STILL, Subject
 from antipode.analysis.result import Result
-from antipode.analysis.subject import STILL, Subject
 from antipode.core.scores import product, unit
 
 NEAREST = 20

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from antipode.analysis import bank, between, contrast, cost, geometry
+from antipode.analysis.embeddings import WITH_MEMORY, WITH_TAU, Subject
 from antipode.analysis.result import Result
-from antipode.analysis.subject import WITH_MEMORY, WITH_TAU, Subject
-from antipode.engine.rundir import RunDir
 from antipode.files import finite
+from antipode.runs.folder import RunDir
 
 Fits = Callable[[list[Subject]], str | None]  # why these runs cannot have it, in one sentence; None where they can
 

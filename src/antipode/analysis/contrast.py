@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from antipode import rng
+from antipode.analysis.embeddings import Subject
 from antipode.analysis.result import Result, curve, histogram
-from antipode.analysis.subject import Subject
 from antipode.core.loss import coupled
 from antipode.core.scores import product
 from antipode.data.progress import bar

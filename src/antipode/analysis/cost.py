@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from antipode import rng
+from antipode.analysis.embeddings import Stored, Subject
 from antipode.analysis.result import Result, curve
-from antipode.analysis.subject import Stored, Subject
 from antipode.core.loss import Gaussian
 from antipode.core.objective import Contrast
 from antipode.core.scores import unit
 from antipode.data.progress import bar
-from antipode.engine.job import Job, build
-from antipode.engine.rundir import RunDir
 from antipode.functional import info_nce, jcl
+from antipode.runs.folder import RunDir
+from antipode.training.build import Job, build
 
 KEYS = [1, 2, 3, 5, 7, 9, 11]  # M' of JCL's figure M.2a
 NEGATIVES = 8192, 65536  # at most, on a CPU and on a GPU

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from antipode.analysis.embeddings import Subject
 from antipode.analysis.result import Result, curve, histogram
-from antipode.analysis.subject import Subject
 from antipode.core.scores import product, unit
 from antipode.data.progress import bar
 from antipode.functional import alignment, energies

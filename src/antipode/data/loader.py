@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from antipode import rng
-from antipode.data.source import Decoded, Memory, Skip, Source
+from antipode.data.sources.source import Decoded, Memory, Skip, Source
 from antipode.types import Batch
 
 CHUNK = 64  # images a worker decodes before it hands them over: bounds the memory whatever the batch
@@ -61,9 +61,7 @@ class Loader:
         if batch % (world * parts):
             raise ValueError(f"a batch of {batch} cannot be shared by {world} ranks in {parts} parts each")
         if not isinstance(source, Memory | Decoded):
-            raise ValueError(
-                f"the loader reads Memory or Decoded sources, not {type(source).__name__}; see antipode.data.wrap"
-            )
+            raise ValueError(f"the loader reads Memory or Decoded sources, not {type(source).__name__}")
         # without labels: what pretraining is given has none that could leak
         bare = replace(source, labels=None)
         self.source = bare.to(device) if isinstance(bare, Memory) else bare

@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 
 from antipode import rng
 from antipode.data.loader import Loader, in_order, uniforms
-from antipode.data.operation import Centre
-from antipode.data.policy import View, linear
 from antipode.data.progress import bar
-from antipode.data.source import Memory, Source
-from antipode.data.views import Views
+from antipode.data.sources.source import Memory, Source
+from antipode.data.views.operation import Centre
+from antipode.data.views.policy import View, linear
+from antipode.data.views.views import Views
 from antipode.evaluation.task import Task
 from antipode.optim import set_rate
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from antipode import dist, rng, schedule
-from antipode.data.annotated import DETECTION, Detection, detection
 from antipode.data.progress import bar
+from antipode.data.sources.annotated import DETECTION, Detection, detection
 from antipode.evaluation.detector import DETECTORS, Form
 from antipode.evaluation.objects import Batch, batches, images, usable
 from antipode.evaluation.precision import Found, coco, library, packed, voc

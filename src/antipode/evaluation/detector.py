@@ -22,7 +22,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead, FastRCN
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.ops import box_area, roi_align
 
-from antipode.data.splits import IMAGENET_MEAN, IMAGENET_STD
+from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD
 from antipode.nets.backbone import ResNet, Wrapped
 from antipode.nets.norm import convert
 

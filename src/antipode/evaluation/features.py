@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from antipode import dist
 from antipode.data.loader import in_order
 from antipode.data.progress import bar
-from antipode.data.source import Decoded, Memory, Source, stamp, subset
-from antipode.data.views import Views
+from antipode.data.sources.source import Decoded, Memory, Source, stamp, subset
+from antipode.data.views.views import Views
 from antipode.files import whole
 from antipode.types import Features
 

@@ -15,7 +15,7 @@ import torch
 from torch.optim import Optimizer
 
 from antipode import optim, rng
-from antipode.data.source import Source, subset
+from antipode.data.sources.source import Source, subset
 from antipode.evaluation.classifier import CROP, Heads, embed, fit, judge, width
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from antipode import dist, rng
-from antipode.data.annotated import Detection, Target, Thing
-from antipode.data.folder import Files, Names
 from antipode.data.loader import cores
+from antipode.data.sources.annotated import Detection, Target, Thing
+from antipode.data.sources.folder import Files, Names
 from antipode.evaluation.precision import drawn
 
 FEW = 500  # so many images are read faster than workers start

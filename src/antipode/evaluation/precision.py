@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.ops import box_iou
 
-from antipode.data.annotated import Detection, Thing
+from antipode.data.sources.annotated import Detection, Thing
 
 OVERLAPS = [percent / 100 for percent in range(50, 100, 5)]
 STATISTICS = ("AP", "AP50", "AP75", "APs", "APm", "APl")  # the first six of COCO's twelve

@@ -6,10 +6,10 @@ from functools import partial
 from typing import NamedTuple
 
 from antipode.evaluation import detect, linear, semi
+from antipode.evaluation.alignment_uniformity import spread
 from antipode.evaluation.logistic import linear_fast
 from antipode.evaluation.nearest import nearest
 from antipode.evaluation.score import Result
-from antipode.evaluation.spread import spread
 from antipode.evaluation.svm import lowshot_svm, svm_voc07
 from antipode.evaluation.task import Task
 

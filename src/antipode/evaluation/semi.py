@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from antipode import optim, rng
-from antipode.data.source import Decoded, Source, subset
-from antipode.data.splits import base
+from antipode.data.sources.source import Decoded, Source, subset
+from antipode.data.sources.splits import base
 from antipode.evaluation.classifier import Features, Heads, embed, fit, judge, width
 from antipode.evaluation.linear import Linear, further, one_label, precision, trained
 from antipode.evaluation.score import Result

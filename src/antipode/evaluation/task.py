@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from antipode.data.source import Source
-from antipode.data.splits import Splits
-from antipode.data.views import Views
+from antipode.data.sources.source import Source
+from antipode.data.sources.splits import Splits
+from antipode.data.views.views import Views
 from antipode.evaluation.features import extract
 from antipode.types import Features
 

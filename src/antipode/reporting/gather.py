@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from antipode.data.progress import track
-from antipode.engine.rundir import RunDir
 from antipode.reporting.curves import number
+from antipode.runs.folder import RunDir
 
 MANY = 20  # reading fewer runs takes no time
 

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from antipode.data.loader import Loader
-from antipode.data.source import Source
-from antipode.data.views import Views
+from antipode.data.sources.source import Source
+from antipode.data.views.views import Views
 from antipode.evaluation.task import Task
 from antipode.reporting.curves import short, thin
 from antipode.reporting.images import centre, class_name, class_of, side_of, views_of
-from antipode.reporting.sheet import atlas
+from antipode.reporting.thumbnails import atlas
 
 COLUMNS = 32  # tiles in a row of the map's atlas
 COLOURS = 10  # classes that an eye can tell apart on a map

@@ -5,11 +5,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from antipode.reporting import facts, spread
-from antipode.reporting.album import Album
-from antipode.reporting.concern import Note, concerns
+from antipode.reporting import provenance as facts
+from antipode.reporting import seed_groups as spread
 from antipode.reporting.gather import Record
-from antipode.reporting.spread import Column, Group
+from antipode.reporting.pictures import Album
+from antipode.reporting.seed_groups import Column, Group
+from antipode.reporting.warnings import Note, concerns
 
 BRIEF = 24  # characters of a setting
 

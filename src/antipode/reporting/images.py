@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from antipode.data.loader import Loader
-from antipode.data.operation import Standardise
-from antipode.data.source import Decoded, Source
-from antipode.data.views import Views
+from antipode.data.sources.source import Decoded, Source
+from antipode.data.views.operation import Standardise
+from antipode.data.views.views import Views
 from antipode.reporting.curves import short
-from antipode.reporting.sheet import tile, visible
+from antipode.reporting.thumbnails import tile, visible
 
 SHOWN, ACROSS = 6, 8  # images on the sheet of views, and views of each
 QUERIES, NEAR = 8, 8

@@ -14,13 +14,14 @@ from typing import Any
 
 from antipode.evaluation.task import Task
 from antipode.files import finite
-from antipode.reporting import facts, spread
-from antipode.reporting.album import Album, nothing, pictures
+from antipode.reporting import provenance as facts
+from antipode.reporting import seed_groups as spread
 from antipode.reporting.analyses import drawable
 from antipode.reporting.curves import LINES, curves, explained, once, ordered
 from antipode.reporting.gather import Record, gather
 from antipode.reporting.head import hero, noted, title, worth
-from antipode.reporting.spread import Column, Group
+from antipode.reporting.pictures import Album, nothing, pictures
+from antipode.reporting.seed_groups import Column, Group
 
 PICTURED = 4  # settings of which one run gets pictures: each takes seconds and half a megabyte
 SCRIPTS = ("chart", "map", "state", "scores", "training", "pictures", "origin", "page")  # in one scope, in this order

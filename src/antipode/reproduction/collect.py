@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from antipode.analysis.contrast import per_epoch
-from antipode.engine.rundir import RunDir
 from antipode.evaluation import protocol
 from antipode.reproduction.item import Cells, Measure
 from antipode.reproduction.plan import Job, Plan
+from antipode.runs.folder import RunDir
 
 
 def key(job: Job, one: Measure) -> str:

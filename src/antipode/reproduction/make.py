@@ -13,10 +13,7 @@ from typing import Any
 
 from antipode import api
 from antipode.analysis import catalog as analyses
-from antipode.data.catalog import load
-from antipode.engine.rundir import RunDir, environment
-from antipode.engine.subject import subject
-from antipode.engine.train import pick_device
+from antipode.data.sources.catalog import load
 from antipode.evaluation import protocol
 from antipode.evaluation.precision import library
 from antipode.files import finite, whole
@@ -24,6 +21,9 @@ from antipode.reproduction import present
 from antipode.reproduction.collect import collect, key
 from antipode.reproduction.item import Cells, Law, Measure, Place
 from antipode.reproduction.plan import H200, Job, Plan, listing, make_plan
+from antipode.runs.folder import RunDir, environment
+from antipode.runs.run import subject
+from antipode.training.loop import pick_device
 
 TROUBLE = (ValueError, FileNotFoundError, MemoryError)  # what one run may have without the others
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from antipode.engine.overrides import nearest
-from antipode.engine.recipe import Recipe, resolve
 from antipode.nets.backbone import Stem, backbone
-from antipode.recipes.datasets import known
-from antipode.recipes.follow import sketch
-from antipode.reproduction import ITEMS
+from antipode.recipe.datasets import known
+from antipode.recipe.derived import sketch
+from antipode.recipe.parsing import nearest
+from antipode.recipe.resolve import Recipe, resolve
+from antipode.reproduction.catalog import ITEMS
 from antipode.reproduction.item import SCALES, Item, Scale, Trial
 
 # what decides no weight and no record: two recipes that differ in nothing else are one run

@@ -11,14 +11,14 @@ from PIL import Image
 from torch import Tensor
 
 from antipode import api, rng
-from antipode.data.catalog import load
-from antipode.data.shapes import KINDS
-from antipode.engine.subject import subject
-from antipode.engine.train import pick_device
+from antipode.data.sources.catalog import load
+from antipode.data.sources.shapes import KINDS
 from antipode.evaluation import detect
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Task
 from antipode.files import whole
+from antipode.runs.run import subject
+from antipode.training.loop import pick_device
 
 SIDE = 96
 SMOKE = detect.Settings(

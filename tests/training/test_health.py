@@ -1,0 +1,366 @@
+"""Health without labels: every number against one computed another way, every complaint, and no effect on training."""
+
+import math
+import re
+
+import pytest
+import torch
+
+from antipode import functional as A
+from antipode.core.negatives import Queue
+from antipode.reporting import warnings as concern
+from antipode.reporting.gather import gather
+from antipode.runs.folder import RunDir
+from antipode.training import health
+from antipode.training import record as book
+from antipode.training.build import Job, build
+from antipode.training.loop import train
+from antipode.training.record import Book, Interrupted, Unhealthy
+from antipode.types import Output
+from tests.toys import VARIANTS, Tiny, batch, make
+from tests.toys import train as steps
+from tests.training.runs import equal, last, small_recipe, small_splits
+
+
+def row(learner, out, step=0):
+    return {"step": step, **{name: float(value) for name, value in out.metrics.items()}}
+
+
+def vectors(learner, b):
+    """Online vectors and keys (N,D) of each view, straight through the networks; none is of length one."""
+    online = learner.online(torch.cat(b.views)).chunk(len(b.views)) if learner.joint else map(learner.online, b.views)
+    z = list(online)
+    p = [x if learner.predictor is None else learner.predictor(x) for x in z]
+    return p, [learner.twin.net(view) for view in b.views] if hasattr(learner.twin, "net") else z
+
+
+def cosine(x, y):
+    return ((x * y).sum() / x.norm() / y.norm()).item()
+
+
+@pytest.mark.parametrize("variant", ["simclr", "mocov2", "byol", "simsiam", "dclw"])
+def test_alignment_is_the_mean_squared_distance_of_positives(double, variant):
+    learner = make(variant, **({"groups": 1} if variant == "mocov2" else {}))
+    steps(learner, 2)
+    b = batch(2, step=5)
+    p, k = vectors(learner, b)
+    pairs = [(0, 1)] if variant == "mocov2" else [(0, 1), (1, 0)]
+    expected = sum(A.alignment(p[i], k[j]).item() for i, j in pairs) / len(pairs)
+    assert health.alignment(learner, row(learner, learner(b))) == pytest.approx(expected, rel=1e-9)
+
+
+def test_alignment_of_centroids_counts_that_they_are_shorter(double):
+    learner = make("msbreg", renormalise=False)
+    b = batch(4, step=5)
+    p, k = ([x / x.norm(dim=1, keepdim=True) for x in one] for one in vectors(learner, b))
+    first = ((p[0] + p[1] - k[2] - k[3]) / 2).square().sum(1).mean()
+    second = ((p[2] + p[3] - k[0] - k[1]) / 2).square().sum(1).mean()
+    found = health.alignment(learner, row(learner, learner(b)))
+    assert found == pytest.approx((first + second).item() / 2, rel=1e-9)
+
+
+def naive_negative(learner, b):
+    """Loops over queries and what repels them."""
+    p, k = vectors(learner, b)
+    queue = [vector for part in learner.modules() if isinstance(part, Queue) for vector in part.vectors]
+    bank = list(learner.objective.bank.weight) if hasattr(learner.objective, "bank") else []
+    found = []
+    for query, key in [(0, 1), (1, 0)] if learner.joint else [(0, 1)]:
+        for i, q in enumerate(p[query]):
+            near = [k[view][j] for view in ((0, 1) if learner.joint else (key,)) for j in range(len(b.owner)) if j != i]
+            found += [cosine(q, other) for other in (queue or [*near, *bank])]
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("variant", ["simclr", "dcl", "dclw", "mocov2", "dcl-mocov2", "adco", "invspread", "eqco"])
+def test_the_negative_similarity_is_the_mean_cosine_with_what_repels(double, variant):
+    grouped = variant in ("mocov2", "dcl-mocov2", "adco", "eqco")
+    learner = make(variant, **({"groups": 1} if grouped else {}))
+    steps(learner, 3)  # a bank of 12 is full after 2
+    b = batch(2, step=5)
+    assert float(learner(b).metrics["negative"]) == pytest.approx(naive_negative(learner, b), rel=1e-8, abs=1e-12)
+
+
+def test_npids_negatives_are_the_memory_of_all_other_images(double):
+    learner = make("npid")
+    b = batch(1, step=5)
+    (z,), _ = vectors(learner, b)
+    memory = learner.objective.negatives[0].vectors
+    found = [cosine(q, memory[j]) for i, q in enumerate(z) for j in range(len(memory)) if j != i]
+    assert float(learner(b).metrics["negative"]) == pytest.approx(sum(found) / len(found), rel=1e-9)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_contrast_tells_positive_and_negative_similarity(variant):
+    learner = make(variant)
+    metrics = learner(batch(learner.views)).metrics
+    assert -1 <= metrics["positive"] <= 1.0001
+    assert ("negative" in metrics) == ("contrast" in metrics)
+    assert ("multiplier" in metrics) == ("contrast" in metrics and variant != "npid-nce")
+    if "negative" in metrics:
+        assert abs(metrics["negative"]) <= 1.0001
+
+
+def test_the_multiplier_is_the_mean_q_b(double):
+    learner, b = make("simclr"), batch(2)
+    (z0, z1), _ = vectors(learner, b)
+    expected = A.npc_multiplier(z0, z1, tau=0.1).mean()
+    assert torch.allclose(learner(b).metrics["multiplier"], expected)
+
+
+@pytest.mark.parametrize(("size", "images", "end"), [(20, 8, 7), (20, 20, 3), (5, 8, 4), (100, 8, 9), (24, 8, 6)])
+def test_the_age_of_a_queue_is_that_of_its_keys(size, images, end):
+    """Keys carry the number of their step; the random vectors of the start carry none."""
+    learner = make("mocov2", queue=size, dim=2)
+    queue = learner.objective.negatives[0]
+    queue.vectors.fill_(-1)
+    for step in range(end):
+        held = queue.vectors[queue.vectors[:, 0] >= 0][:, 0]
+        expected = float((step - held).mean()) if len(held) else None
+        assert health.age(learner, images, step) == (expected and pytest.approx(expected))
+        queue.push(torch.full((images, 2), float(step)), torch.arange(images), torch.tensor(0))
+    assert health.age(make("simclr"), images, 5) is None
+
+
+def test_the_drift_of_a_bank_is_measured_from_check_to_check():
+    learner, watch = make("adco", dim=2), health.Watch()
+    bank = learner.objective.bank
+    assert watch.drift(learner) is None and watch.bank is None  # still filling
+    steps(learner, 3)
+    assert watch.drift(learner) is None  # the first check
+    angles = torch.linspace(0, 1, len(bank.weight))
+    with torch.no_grad():
+        x, y = bank.weight.clone().unbind(1)
+        turned = torch.stack([x * angles.cos() - y * angles.sin(), x * angles.sin() + y * angles.cos()], 1)
+        bank.weight.copy_(turned * 3)  # lengths do not matter
+    kept = bank.weight.clone()
+    assert watch.drift(learner) == pytest.approx(float((1 - angles.cos()).mean()), abs=1e-6)
+    assert watch.drift(learner) == pytest.approx(0, abs=1e-6) and torch.equal(bank.weight, kept)
+    assert watch.drift(make("simclr")) is None
+
+
+def test_a_large_batch_is_judged_by_a_part_of_it():
+    keys = torch.arange(3 * health.ENOUGH + 1.0)[:, None]
+    part = health.some(keys)
+    assert len(part) <= health.ENOUGH and part[1] == 4 and torch.equal(health.some(keys[:9]), keys[:9])
+
+
+# what is recorded and kept
+
+
+def go(recipe, path, **options):
+    torch.manual_seed(5)
+    train(recipe, RunDir(path), splits=small_splits(), backbone=Tiny(), quiet=True, **options)
+    return last(path)
+
+
+@pytest.mark.parametrize("method", ["adco", "mocov2", "byol"])
+def test_health_changes_no_bit_of_training_and_comes_when_it_is_due(method, tmp_path):
+    often = go(small_recipe(method, **{"monitor.health_every": 3}), tmp_path / "often")
+    never = go(small_recipe(method, **{"monitor.health_every": 0}), tmp_path / "never")
+    assert all(equal(often[part], never[part]) for part in ("learner", "optim", "torch"))
+    rows = RunDir(tmp_path / "often").metrics()
+    assert [one["step"] for one in rows if "rank" in one] == [0, 3, 6, 9]
+    assert [one["step"] for one in rows if "bank_drift" in one] == ([3, 6, 9] if method == "adco" else [])
+    assert [one["step"] for one in rows if "queue_age" in one] == ([3, 6, 9] if method == "mocov2" else [])
+    assert all("alignment" in one for one in rows if "rank" in one)
+
+
+def test_the_drift_survives_a_stop_between_two_checks(tmp_path, monkeypatch):
+    """The next check compares with the one before the stop."""
+    recipe = small_recipe("adco", **{"monitor.health_every": 3})
+    go(recipe, tmp_path / "whole")
+    run = Job.run
+
+    def short(self, start):
+        for made in run(self, start):
+            yield made
+            if made[0] == 4 and start == 0:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(Job, "run", short)
+    with pytest.raises(KeyboardInterrupt):
+        go(small_recipe("adco", **{"monitor.health_every": 3, "train.checkpoint_every": 2}), tmp_path / "halves")
+    go(recipe, tmp_path / "halves")
+    rows = [[{k: v for k, v in one.items() if k != "images_per_second"} for one in RunDir(tmp_path / name).metrics()]
+            for name in ("whole", "halves")]  # fmt: skip
+    assert rows[0] == rows[1] and equal(last(tmp_path / "whole"), last(tmp_path / "halves"))
+
+
+# complaints
+
+
+def contrast(values):
+    """The troubles of a run whose contrast went like this, ten steps a row."""
+    watch, found = health.Watch(), []
+    for number, value in enumerate(values):
+        numbers = {"step": 10 * number, "loss": 0.0, "contrast": value}
+        watch.note(numbers)
+        found.append(watch.trouble(numbers, 128))
+    return [trouble and trouble.kind for trouble in found], found[-1]
+
+
+def test_a_loss_that_loses_what_it_had_gained_diverges():
+    fall, rise = [6 - 0.1 * i for i in range(41)], [2 + 0.2 * i for i in range(20)] + [6.0] * 20
+    kinds, trouble = contrast([6.0] * 10 + fall + rise)
+    assert trouble.kind == "diverged" and not any(kinds[: 10 + 41 + 15])
+    words = r"the contrast has risen to 5\.\d at step 900 from 2\.\d+ at best: training diverges, the learning rate is"
+    assert re.match(words, trouble.sentence)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [2.0, 3.0, 4.0, 4.8] + [4.8 - 0.01 * i for i in range(200)],  # keys replace a queue's random start
+        [6 - 0.1 * min(i, 40) + 0.3 * (-1) ** i for i in range(200)],  # noise
+        [6 - 0.1 * min(i, 40) + (3.0 if i == 100 else 0) for i in range(200)],  # one bad batch
+        [0.5 + 0.004 * i for i in range(200)],  # JCL's ramp
+        [3.0] * 200,
+    ],
+)
+def test_what_rises_a_little_or_for_good_reasons_does_not(values):
+    assert not any(contrast(values)[0])
+
+
+def test_methods_without_negatives_are_followed_by_their_positives():
+    assert health.followed({"loss": -0.3, "positive": 0.25}) == ("squared distance of positives", 1.5)
+    assert health.followed({"loss": -0.3, "positive": 0.25, "contrast": 2.0}) == ("contrast", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("drift", "every", "idle"), [(1e-2, 100, False), (1e-5, 100, True), (0.0, 500, True), (0.0, 20, False)]
+)
+def test_a_bank_that_stands_still_is_told_of_and_no_reason_to_stop(drift, every, idle):
+    watch = health.Watch()
+    for step in range(0, 1001, every):
+        row = {"step": step, "loss": 0.0, "contrast": 3.0, "bank_drift": drift}
+        watch.note(row)
+    trouble = watch.trouble(row, 128)
+    assert bool(trouble) is idle
+    if idle:
+        assert (trouble.kind, trouble.fatal) == ("idle", False) and "method.tau_bank" in trouble.sentence
+        again = health.Watch()
+        again.load(watch.state())
+        assert again.trouble(row, 128) == trouble, "a run that goes on judges as before"
+    assert watch.trouble({"step": 1000, "loss": 0.0, "contrast": 3.0}, 128) is None
+
+
+def fabricated(kind):
+    """A step of a run that goes wrong in one way from step 150 on."""
+    even = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
+
+    def at(step):
+        late = step >= 150
+        loss = float("nan") if kind == "not finite" and late else 4 - 0.02 * min(step, 150)
+        loss += 0.1 * (step - 150) if kind == "diverged" and late else 0
+        point = torch.ones_like(even) + 1e-4 * even
+        line = even[:, :1] * torch.ones(16) + 1e-3 * even
+        keys = {"collapsed": point, "narrow": line}.get(kind, even) if late else even
+        metrics = {"contrast": torch.tensor(loss), "positive": torch.tensor(0.5), "loss": torch.tensor(loss)}
+        return Output(metrics["loss"], metrics, keys, torch.arange(64))
+
+    def run(self, start):
+        for step in range(start, self.loader.total):
+            yield step, step // 2, {}, at(step), torch.tensor(1.0)
+
+    return run
+
+
+WORDS = {
+    "not finite": "the loss is nan at step 150: the learning rate is likely too high",
+    "collapsed": r"collapsed at step 150 \(spread 0.000 of 1\): a missing predictor, stop-gradient or batch norm",
+    "narrow": r"the embeddings of step 150 fill only 1\.\d of 16 dimensions: a temperature or rate out of range",
+    "diverged": r"the contrast has risen to .* from .* at best: training diverges",
+}
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_every_complaint_fires_once_and_ends_the_run_where_that_was_asked(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(Job, "run", fabricated(kind))
+    often = {"monitor.health_every": 50}
+    with pytest.warns(Unhealthy, match=WORDS[kind]) as told:
+        go(small_recipe("simclr", 125, **often), tmp_path / "warned")
+    assert len([one for one in told if one.category is Unhealthy]) == 1
+    assert RunDir(tmp_path / "warned").metrics()[-1]["step"] == 249
+    with pytest.raises(Interrupted, match=WORDS[kind] + ".*; stopped because train.on_collapse=stop"):
+        go(small_recipe("simclr", 125, **often, **{"train.on_collapse": "stop"}), tmp_path / "stopped")
+    assert 150 <= RunDir(tmp_path / "stopped").metrics()[-1]["step"] < 230
+
+
+def test_what_was_measured_while_settling_is_not_held_against_a_run_later(tmp_path, monkeypatch, recwarn):
+    """Settling ends at step 100, between the checks at 90 and 180; from 91 on all is well."""
+    even = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
+
+    def run(self, start):
+        for step in range(start, self.loader.total):
+            keys = even if step > 90 else torch.ones_like(even) + 1e-4 * even
+            numbers = {name: torch.tensor(1.0) for name in ("contrast", "positive", "loss")}
+            yield step, step // 2, {}, Output(numbers["loss"], numbers, keys, torch.arange(64)), torch.tensor(1.0)
+
+    monkeypatch.setattr(Job, "run", run)
+    go(small_recipe("simclr", 125, **{"monitor.health_every": 90, "train.on_collapse": "stop"}), tmp_path)
+    rows = RunDir(tmp_path).metrics()
+    assert rows[90]["spread"] < 0.1 and rows[180]["spread"] > 0.5
+    assert not [one for one in recwarn if one.category is Unhealthy]
+    record = gather([tmp_path])[0]
+    assert not {"collapsed", "narrow"} & concern.warnings(record).keys()
+
+
+def test_checks_come_between_two_lines_of_the_log_too(tmp_path):
+    go(small_recipe("byol", **{"monitor.health_every": 3, "monitor.log_every": 2}), tmp_path)
+    rows = RunDir(tmp_path).metrics()
+    assert [one["step"] for one in rows] == [0, 2, 3, 4, 6, 8, 9]
+    assert [one["step"] for one in rows if "rank" in one] == [0, 3, 6, 9]
+
+
+def test_the_time_of_the_monitor_is_no_time_of_training(tmp_path, monkeypatch):
+    """Seconds by a clock that the step and the monitor move: 16 images in one second each."""
+    now = [0.0]
+    monkeypatch.setattr(book.time, "perf_counter", lambda: now[0])
+    plain = Book.note
+
+    def note(self, *step):
+        now[0] += 1
+        plain(self, *step)
+
+    def monitor(learner, epoch):
+        now[0] += 100
+        return {"knn": 1.0}
+
+    monkeypatch.setattr(Book, "note", note)
+    values = {"monitor.log_every": 3, "monitor.knn_every": 1, "monitor.health_every": 0}
+    go(small_recipe("byol", **values), tmp_path, monitor=monitor)
+    rows = RunDir(tmp_path).metrics()
+    assert [row["images_per_second"] for row in rows] == pytest.approx([16.0] * len(rows))
+    # one line for a step, with the score where there is one
+    assert [row["step"] for row in rows] == [0, 1, 3, 5, 6, 7, 9]
+    assert [row["step"] for row in rows if "knn" in row] == [1, 3, 5, 7, 9]
+
+
+def test_the_bound_counts_the_negatives_of_a_part(tmp_path):
+    """With accumulation a query meets the other images of its part only."""
+    for parts, negatives in ((1, 30), (4, 6)):
+        job = build(small_recipe("simclr", **{"train.accumulate": parts}), small_splits(), Tiny())
+        assert book.negatives(job) == negatives
+
+
+def test_a_healthy_run_is_not_complained_of(tmp_path, monkeypatch, recwarn):
+    monkeypatch.setattr(Job, "run", fabricated("nothing"))
+    go(small_recipe("simclr", 125, **{"monitor.health_every": 50, "train.on_collapse": "stop"}), tmp_path)
+    assert not [one for one in recwarn if one.category is Unhealthy]
+
+
+REAL = {
+    "not finite": ("simclr", {"optim.network.lr": 1e38, "optim.network.warmup": 0}),
+    "collapsed": ("custom", {"method.negatives": "none", "optim.network.lr": 1.0}),
+}
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_a_run_that_really_goes_wrong_is_ended(kind, tmp_path):
+    """Too high a rate; two views of one network drawn together with nothing that holds them apart."""
+    method, wrong = REAL[kind]
+    recipe = small_recipe(method, 100, **wrong, **{"monitor.health_every": 20, "train.on_collapse": "stop"})
+    with pytest.raises(Interrupted, match=WORDS[kind].split(" at step")[0]):
+        go(recipe, tmp_path)
+    assert math.isfinite(RunDir(tmp_path).metrics()[0]["loss"])

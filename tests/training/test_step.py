@@ -1,0 +1,291 @@
+"""One step: accumulation, clipping, falling back, and what is said when memory or health gives out."""
+
+import contextlib
+import copy
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from antipode import api, dist
+from antipode.recipe.resolve import resolve
+from antipode.runs.folder import RunDir
+from antipode.training import health, step
+from antipode.training import loop as train
+from antipode.training.build import bf16, build, double
+from antipode.types import Batch
+from tests.toys import Tiny, batch, make, optimiser
+from tests.training.runs import last, pretrain, small_recipe, small_splits
+
+
+def one(learner, **options):
+    return step.Step(learner, {"network": optimiser(learner, lr=0.0)}, bf16=False, **options)
+
+
+def test_parts_divide_the_share_of_each_rank(monkeypatch):
+    """16 images in 8 parts are whole on one rank; each of four has 4 images, which 8 parts do not share."""
+    recipe = small_recipe("simclr", **{"train.accumulate": 8})
+    build(recipe, small_splits(), Tiny())
+    monkeypatch.setattr(dist, "world", lambda: 4)
+    with pytest.raises(ValueError, match=r"train.accumulate=8 does not divide the 4 images of each of 4 ranks"):
+        build(recipe, small_splits(), Tiny())
+
+
+def test_what_a_recipe_asks_of_torch_does_not_outlast_its_run(tmp_path):
+    search = torch.backends.cudnn.benchmark
+    recipe = small_recipe("simclr", 1, **{"train.deterministic": True})
+    train.train(recipe, RunDir(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
+    assert not torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.benchmark == search
+
+
+def test_accumulated_gradients_are_the_mean_over_parts_and_the_queue_takes_all_keys(double):
+    learner = make("mocov2", groups=1)
+    whole, b = copy.deepcopy(learner), batch(2)
+    out, _ = one(learner, accumulate=2)(b)
+    assert len(out.keys) == 8 and torch.equal(learner.objective.negatives[0].vectors[:8], out.keys)
+    for part in step.parts(b, 2):
+        (whole(part).loss / 2).backward()
+    for mine, theirs in zip(learner.online.parameters(), whole.online.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad, atol=1e-14)
+
+
+@pytest.mark.parametrize("method", ["mocov2", "adco", "msbreg", "npid"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_no_node_of_a_step_lives_on(method, parts):
+    """A CUDA graph is captured on a stream of its own, where a node of the steps before would belong to theirs."""
+    learner = make(method)
+
+    def collector():  # the node that collects a weight's gradient; it lives as long as a graph that ends in it
+        weight = next(learner.online.parameters())
+        return weight.expand_as(weight).grad_fn.next_functions[0][0]
+
+    mark = collector()
+    mark.metadata["step"] = 1
+    out = one(learner, accumulate=parts)(batch(len(learner.key_views) if method == "npid" else learner.views))
+    del mark
+    assert out[0].loss.ndim == 0 and "step" not in collector().metadata
+
+
+def test_a_batch_falls_into_equal_parts():
+    parts = step.parts(batch(2), 4)
+    assert [len(part.owner) for part in parts] == [2] * 4
+    assert torch.equal(torch.cat([part.owner for part in parts]), torch.arange(8))
+
+
+def test_clipping_bounds_the_network_and_reports_the_norm_before():
+    learner = make("simclr")
+    _, norm = one(learner, clips={"network": 0.01})(batch(2))
+    clipped = torch.cat([p.grad.flatten() for p in learner.online.parameters()]).norm()
+    assert norm > 0.01 and abs(clipped - 0.01) < 1e-4
+
+
+def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch):
+    def broken(function, **options):
+        def call(*arguments):
+            raise RuntimeError("no such kernel\nand a long trace")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    learner = make("simclr")
+    job = one(learner)
+    job.compile()
+    with pytest.warns(step.Slower, match=r"compiling the learner failed \(no such kernel\); training goes on without"):
+        out, _ = job(batch(2))
+    assert out.loss.isfinite() and job(batch(2))[0].loss.isfinite()
+    render = step.compiled(lambda x: x + 1, "compiling the views")
+    with pytest.warns(step.Slower, match="compiling the views failed"):
+        assert render(1) == 2
+
+
+def test_a_failure_in_a_worker_of_the_compiler_is_told_by_its_cause():
+    trace = (
+        "An exception occurred in a subprocess:\n\nName=triton_red_1\nTraceback (most recent call last):\n  File x\n"
+    )
+    with pytest.warns(step.Slower, match=r"subprocess: ValueError: numel 2097152 exceeds 1048576\); training goes on"):
+        step.slower(
+            "compiling the learner", RuntimeError(trace + "ValueError: numel 2097152 exceeds 1048576\n\nSet X=1")
+        )
+
+
+def test_a_wrong_batch_is_no_compiler_failure(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    job = one(make("simclr"))
+    job.compile()
+    with pytest.raises(ValueError, match="needs 2 views"):
+        job(Batch(batch(1).views, torch.arange(8)))
+
+
+def test_a_full_gpu_ends_in_a_sentence_with_the_batch():
+    def steps():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+        yield
+
+    with pytest.raises(MemoryError, match=r"does not hold a batch of 256 images of 32 px: try a smaller --batch"):
+        list(train.out_of_memory(steps(), resolve("cifar10.simclr")))
+
+
+def test_half_precision_is_never_chosen_on_a_cpu():
+    assert not bf16(resolve("cifar10.simclr"), torch.device("cpu"))
+    assert bf16(resolve("cifar10.simclr", overrides={"train.precision": "bf16"}), torch.device("cpu"))
+
+
+def test_double_precision_reaches_everything_but_the_weights_that_are_handed_on(tmp_path):
+    """Views and state; the first loss is float32's."""
+    runs = {}
+    for precision in ("fp32", "fp64"):
+        runs[precision] = pretrain(tmp_path / precision, "mocov2", 2, {"train.precision": precision})
+    state = last(tmp_path / "fp64")
+    floats = [*state["learner"].values(), *state["optim"]["network"]["state"][0].values()]
+    assert {value.dtype for value in floats if value.is_floating_point()} == {torch.float64}
+    assert {value.dtype for value in load_file(tmp_path / "fp64" / "backbone.safetensors").values()} <= {
+        *(torch.float32, torch.int64)
+    }
+    first, exact = (run.metrics()[0]["loss"] for run in runs.values())
+    assert first == pytest.approx(exact, rel=1e-5) and first != exact
+
+
+@pytest.mark.parametrize("policy", ["shapes", "mocov2"])
+def test_the_monitor_looks_in_the_precision_of_the_network(policy):
+    monitor = api._monitor(small_recipe("mocov2", **{"monitor.knn_every": 1, "views.policy": policy}), small_splits())
+    single, exact = (monitor(learner, 0)["knn"] for learner in (make("mocov2").float(), make("mocov2").double()))
+    assert 0 <= single <= 100 and 0 <= exact <= 100
+
+
+def test_double_precision_is_refused_where_there_is_none():
+    recipe = resolve("cifar10.simclr", flags={"train.precision": "fp64"})
+    assert double(recipe, torch.device("cpu")) and not bf16(recipe, torch.device("cuda"))
+    with pytest.raises(ValueError, match="fp64 needs a CPU or a CUDA device: mps has no float64"):
+        double(recipe, torch.device("mps"))
+
+
+def test_health_tells_a_sphere_from_a_point():
+    learner = make("simclr")
+    even = health.measure(learner, torch.randn(256, 16))
+    flat = health.measure(learner, torch.ones(256, 16) + 1e-3 * torch.randn(256, 16))
+    assert abs(even["spread"] - 1) < 0.05 and even["rank"] > 14 and even["similarity"] < 0.05
+    assert flat["spread"] < 0.01 and flat["rank"] < 2 and flat["similarity"] > 0.99
+    assert health.measure(learner, torch.full((4, 4), torch.nan)) == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "word"),
+    [
+        ({"step": 3, "loss": float("nan")}, "rate is likely too high"),
+        ({"step": 300, "loss": 1.0, "spread": 0.01}, "collapsed"),
+        ({"step": 300, "loss": 1.0, "spread": 0.9, "rank": 1.1}, "1.1 of 128 dimensions"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_likely_cause(row, word):
+    assert word in health.complaint(row, 128).sentence
+    assert health.complaint({"step": 300, "loss": 1.0, "spread": 0.9, "rank": 90.0}, 128) is None
+
+
+def test_the_bound_on_mutual_information_is_eqcos_and_only_for_coupled_losses():
+    assert health.bound(make("mocov2"), 1.0, 20) == pytest.approx(torch.tensor(21.0).log().item() - 1)
+    assert health.bound(make("eqco", alpha=100.0), 1.0, 5) == pytest.approx(torch.tensor(101.0).log().item() - 1)
+    assert health.bound(make("dcl"), 1.0, 14) is None
+    assert health.bound(make("jcl"), 1.0, 16) is None  # its loss has lambda's variance term in it
+    assert health.bound(make("jcl", form="each", strength=None, ramp=None), 1.0, 16) is not None
+
+
+def test_ranks_ask_each_other_after_every_step_that_is_slow(monkeypatch):
+    """torchrun gives them half a minute: ten slow steps would take longer."""
+    now, asked = [0.0], []
+    monkeypatch.setattr(train.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(dist, "world", lambda: 2)
+    monkeypatch.setattr(dist, "any_rank", lambda flag, device: asked.append(at) or flag)
+    halt = train.Halt(torch.device("cpu"))
+    for at, seconds in enumerate([5.0] * 3 + [0.1] * 30):
+        now[0] += seconds
+        assert halt(False, at) is False
+    assert sorted(set(asked)) == [0, 1, 2, 3, 9, 19, 29]
+    for at, seconds in enumerate([5.0] * 10, 33):  # slow again: known from the next tenth step on
+        now[0] += seconds
+        assert halt(at == 41, at) is (at == 41)
+    assert sorted(set(asked))[-4:] == [39, 40, 41, 42]
+
+
+class Gone:
+    """A stream that nobody reads any more."""
+
+    def isatty(self):
+        return False
+
+    def write(self, text):
+        raise BrokenPipeError
+
+    def flush(self):
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("stream", [None, Gone()], ids=["closed", "gone"])
+def test_nobody_to_tell_is_no_reason_to_stop(stream, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream)
+    train.train(small_recipe("simclr", 1), RunDir(tmp_path), splits=small_splits(), backbone=Tiny())
+    monkeypatch.undo()
+    assert (tmp_path / "backbone.safetensors").exists()
+
+
+def test_runs_in_threads_start_from_the_weights_of_their_seeds(tmp_path):
+    ask = {"epochs": 1, "batch": 500, "quiet": True, "overrides": {"optim.network.lr": 1e-12}}
+    folders = [tmp_path / str(at) for at in range(4)]
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda out: api.pretrain("digits.simclr", out=out, **ask), folders))
+    weights = [run.backbone().conv1.weight for run in runs]
+    assert all(torch.allclose(weights[0], other, atol=1e-9) for other in weights[1:])
+
+
+def test_a_caller_without_gradients_trains_all_the_same(tmp_path):
+    ended = []
+    for place, mode in enumerate((torch.enable_grad, torch.no_grad, torch.inference_mode)):
+        torch.manual_seed(5)
+        net = Tiny()
+        with mode():
+            train.train(
+                small_recipe("simclr", 1),
+                RunDir(tmp_path / str(place)),
+                splits=small_splits(),
+                backbone=net,
+                quiet=True,
+            )
+        ended.append(load_file(tmp_path / str(place) / "backbone.safetensors"))
+    assert all(torch.equal(ended[0][name], other[name]) for other in ended for name in other)
+
+
+def test_a_step_that_cannot_be_captured_is_taken_without(monkeypatch):
+    """As that of a network which asks the host what a tensor holds; it is said once, and tried once."""
+    taken, b = one(make("simclr")), batch(2)
+    captured = step.Graph(taken, torch.zeros(8, 3, 8, 8), type("Views", (), {"apply": None})(), 8)
+    tried, aside = [], []
+
+    @contextlib.contextmanager
+    def refuses(graph):
+        tried.append(graph)
+        yield
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", refuses)
+    monkeypatch.setattr(captured, "_body", lambda: None)
+    monkeypatch.setattr(captured, "_aside", lambda: aside.append(1) or taken(b))
+    with pytest.warns(step.Slower, match="capturing the step .* failed .*not permitted.*; training goes on") as told:
+        results = [captured(torch.arange(8), torch.tensor(0)) for _ in range(step.WARM + 3)]
+    assert len(tried) == 1 and len([one for one in told if one.category is step.Slower]) == 1
+    assert len(aside) == len(results) and all(out.loss.isfinite() for out, _ in results)
+
+
+def test_a_step_is_captured_only_after_the_compiler_saw_it_as_it_will_stay(monkeypatch):
+    """AdCo's bank fills for some steps and is another network to the compiler then, which must not run in a capture."""
+    learner, b = make("adco", fill=True), batch(2)
+    taken = one(learner)
+    captured = step.Graph(taken, torch.zeros(8, 3, 8, 8), type("Views", (), {"apply": None})(), 8)
+    order = []
+    monkeypatch.setattr(captured, "_aside", lambda: order.append(step.filling(learner)) or taken(b))
+    monkeypatch.setattr(captured, "_capture", lambda: order.append("capture"))
+    while "capture" not in order:
+        captured(torch.arange(8), torch.tensor(0))
+    assert order[0] is True
+    assert order[-step.WARM - 1 :] == [False] * step.WARM + ["capture"]
