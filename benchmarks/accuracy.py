@@ -52,7 +52,9 @@ class Entry:
     batch: int = 256
     values: dict[str, Any] = field(default_factory=dict)
     protocols: tuple[str, ...] = QUICK
-    seconds: float = 150.0  # about what it takes on an H200: a visit starts nothing that it cannot end
+    seconds: float = (
+        150.0  # about what it takes on an H200: a visit starts nothing that it cannot end
+    )
 
 
 def methods() -> dict[str, Entry]:
@@ -71,7 +73,9 @@ def methods() -> dict[str, Entry]:
         "jcl": Entry("cifar10.jcl", seconds=260),
         "msbreg-2": Entry("cifar10.msbreg", values={"method.views": 2}, seconds=240),
         "msbreg-4": Entry("cifar10.msbreg", seconds=400),
-        "dclw-multicrop": Entry("cifar10.dclw", values={"method.crops": 6}, seconds=300),  # DCL's table 2
+        "dclw-multicrop": Entry(
+            "cifar10.dclw", values={"method.crops": 6}, seconds=300
+        ),  # DCL's table 2
     }
 
 
@@ -80,7 +84,9 @@ def paper() -> dict[str, Entry]:
     found = {}
     for batch, seconds in ((256, 150.0), (32, 400.0)):
         for name in ("simclr", "dcl"):
-            found[f"{name}-paper-{batch}"] = Entry(f"cifar10.{name}-paper", batch=batch, seconds=seconds)
+            found[f"{name}-paper-{batch}"] = Entry(
+                f"cifar10.{name}-paper", batch=batch, seconds=seconds
+            )
     return found
 
 
@@ -89,9 +95,16 @@ def rule() -> dict[str, Entry]:
     found = {}
     for k in (16, 255, 4):
         for way, rule in (("rule", True), ("plain", False)):
-            values = {"method.negatives": k, "method.alpha": 256.0 if rule else float(k)}  # alpha = K is no margin
+            values = {
+                "method.negatives": k,
+                "method.alpha": 256.0 if rule else float(k),
+            }  # alpha = K is no margin
             found[f"simo-{k}-{way}"] = Entry("cifar10.simo", values=values)
-    own = {"method.negatives": 16, "method.alpha": 256.0, "method.shared": False}  # a draw for each query
+    own = {
+        "method.negatives": 16,
+        "method.alpha": 256.0,
+        "method.shared": False,
+    }  # a draw for each query
     found["simo-16-rule-own"] = Entry("cifar10.simo", values=own)
     return found
 
@@ -101,9 +114,17 @@ ENTRIES = methods() | paper() | rule()
 
 def lines(*files: Path) -> list[dict[str, Any]]:
     """The last line of each run, seed and set of values in some files."""
-    found = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines() if line]
+    found = [
+        json.loads(line)
+        for file in files
+        if file.exists()
+        for line in file.read_text().splitlines()
+        if line
+    ]
     found = [{"values": {}} | line for line in found]  # older lines have none
-    return list({(line["run"], line["seed"], json.dumps(line["values"])): line for line in found}.values())
+    return list(
+        {(line["run"], line["seed"], json.dumps(line["values"])): line for line in found}.values()
+    )
 
 
 def values_of(entry: Entry) -> dict[str, Any]:
@@ -137,7 +158,13 @@ def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
     start = time.perf_counter()
     values = {"monitor.log_every": 50, "train.checkpoint_every": entry.epochs, **entry.values}
     run = antipode.pretrain(
-        entry.recipe, epochs=entry.epochs, batch=entry.batch, seed=seed, out=out, overrides=values, quiet=True
+        entry.recipe,
+        epochs=entry.epochs,
+        batch=entry.batch,
+        seed=seed,
+        out=out,
+        overrides=values,
+        quiet=True,
     )
     trained, memory = time.perf_counter() - start, torch.cuda.max_memory_allocated() if cuda else 0
     rows = [row for row in run.metrics() if "loss" in row]
@@ -175,7 +202,9 @@ def hold_out() -> None:
         splits = plain(*arguments)
         held = torch.arange(len(splits.train)) % 10 == 0
         train = subset(splits.train, (~held).nonzero().flatten())
-        return replace(splits, pretrain=train, train=train, test=subset(splits.train, held.nonzero().flatten()))
+        return replace(
+            splits, pretrain=train, train=train, test=subset(splits.train, held.nonzero().flatten())
+        )
 
     api.load = load
 
@@ -189,20 +218,29 @@ def facts() -> dict[str, Any]:
             ["git", "rev-parse", "--short", "HEAD"], check=False, capture_output=True, text=True
         ).stdout.strip()
     )
-    return {"device": device, "torch": torch.__version__, "commit": commit, "date": time.strftime("%Y-%m-%d")}
+    return {
+        "device": device,
+        "torch": torch.__version__,
+        "commit": commit,
+        "date": time.strftime("%Y-%m-%d"),
+    }
 
 
 def asked(name: str, args: argparse.Namespace) -> tuple[str, Entry]:
     """An entry as the command changes it, under a name that says how long it is and what it is scored on."""
     entry = ENTRIES[name]
     if args.epochs and args.epochs != entry.epochs:
-        entry = replace(entry, epochs=args.epochs, seconds=entry.seconds * args.epochs / entry.epochs)
+        entry = replace(
+            entry, epochs=args.epochs, seconds=entry.seconds * args.epochs / entry.epochs
+        )
         name = f"{name}-{args.epochs}"
     if args.protocol:
         entry = replace(entry, protocols=tuple(args.protocol))
     values = dict(text.split("=", 1) for text in args.set)
     if values:
-        entry = replace(entry, values=entry.values | {key: json.loads(value) for key, value in values.items()})
+        entry = replace(
+            entry, values=entry.values | {key: json.loads(value) for key, value in values.items()}
+        )
     return (f"{name} validation" if args.validate else name), entry
 
 
@@ -211,7 +249,12 @@ def apart(name: str, args: argparse.Namespace, end: float) -> None:
     if time.perf_counter() > end:
         print(f"{name}: would be too long", flush=True)
         return
-    same = {"--epochs": args.epochs, "--seed": args.seed, "--out": args.out, "--beside": args.jobs - 1}
+    same = {
+        "--epochs": args.epochs,
+        "--seed": args.seed,
+        "--out": args.out,
+        "--beside": args.jobs - 1,
+    }
     words = [word for key, value in same.items() if value is not None for word in (key, str(value))]
     for key, values in (("--protocol", args.protocol), ("--set", args.set)):
         words += [key, *values] if values else []
@@ -225,17 +268,33 @@ def apart(name: str, args: argparse.Namespace, end: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="names or patterns, in this order")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], metavar="NAME", help="names or patterns, in this order"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, help="instead of each entry's own; the name then ends in -EPOCHS")
+    parser.add_argument(
+        "--epochs", type=int, help="instead of each entry's own; the name then ends in -EPOCHS"
+    )
     parser.add_argument("--protocol", nargs="+", help=f"instead of {' and '.join(QUICK)}")
-    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing that would end later than this")
-    parser.add_argument("--out", type=Path, default=DONE, help="the file that new lines are added to")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="values to try; the line has them")
+    parser.add_argument(
+        "--minutes", type=float, default=1e9, help="start nothing that would end later than this"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=DONE, help="the file that new lines are added to"
+    )
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="values to try; the line has them"
+    )
     parser.add_argument("--validate", action="store_true", help="score on held-out train images")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
-    parser.add_argument("--beside", type=int, default=0, help=argparse.SUPPRESS)  # how many others share the device
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="runs at a time, each in a process of its own"
+    )
+    parser.add_argument(
+        "--beside", type=int, default=0, help=argparse.SUPPRESS
+    )  # how many others share the device
     parser.add_argument("--list", action="store_true", help="only say what there is")
     args = parser.parse_args()
     start = time.perf_counter()

@@ -34,7 +34,10 @@ KINDS = {  # the first that fits; names of CUDA kernels, and of operations on a 
 
 def kind(name: str) -> str:
     """The kind of a kernel."""
-    return next((label for label, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)), "other")
+    return next(
+        (label for label, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE)),
+        "other",
+    )
 
 
 def measure(text: str, device: str, steps: int, count: int) -> dict[str, Any]:
@@ -47,7 +50,7 @@ def measure(text: str, device: str, steps: int, count: int) -> dict[str, Any]:
     if device == "cuda":
         job.step.compile()
     _, _, batch = next(job.loader.steps())
-    batch = Batch([view.clone() for view in batch.views], batch.owner.clone())
+    batch = Batch([view.clone() for view in batch.views], batch.image_ids.clone())
     while filling(job.step.learner):
         job.step(batch)
     for _ in range(3):
@@ -62,21 +65,39 @@ def measure(text: str, device: str, steps: int, count: int) -> dict[str, Any]:
     for event in found.key_averages():
         own = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
         parts[kind(event.key)] += own / 1e3 / steps
-    return {"recipe": name, "set": values, "ms": {label: ms for label, ms in parts.items() if ms > 0}}
+    return {
+        "recipe": name,
+        "set": values,
+        "ms": {label: ms for label, ms in parts.items() if ms > 0},
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", nargs="+", help='a recipe, with "name key=value ..." for other values')
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "recipe", nargs="+", help='a recipe, with "name key=value ..." for other values'
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--images", type=int, default=5000)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "breakdown.jsonl")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "breakdown.jsonl"
+    )
     args = parser.parse_args()
     where = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
-    facts = {"device": where, "torch": torch.__version__, "commit": os.environ.get("ANTIPODE_COMMIT", "")}
+    facts = {
+        "device": where,
+        "torch": torch.__version__,
+        "commit": os.environ.get("ANTIPODE_COMMIT", ""),
+    }
     for text in args.recipe:
-        line = measure(text, args.device, args.steps, args.images) | facts | {"date": time.strftime("%Y-%m-%d")}
+        line = (
+            measure(text, args.device, args.steps, args.images)
+            | facts
+            | {"date": time.strftime("%Y-%m-%d")}
+        )
         with args.out.open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(f"{text}: {sum(line['ms'].values()):.2f} ms")

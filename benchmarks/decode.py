@@ -32,7 +32,9 @@ def photographs(folder: Path | None) -> list[bytes]:
     for seed in range(32):
         noise = np.random.default_rng(seed).integers(0, 256, (47, 63, 3), dtype=np.uint8)
         buffer = io.BytesIO()
-        Image.fromarray(noise).resize((500, 375), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=90)
+        Image.fromarray(noise).resize((500, 375), Image.Resampling.BICUBIC).save(
+            buffer, "JPEG", quality=90
+        )
         made.append(buffer.getvalue())
     return made
 
@@ -52,7 +54,9 @@ def raw(data: bytes) -> torch.Tensor:
 def decoders() -> dict[str, Decoder]:
     found: dict[str, Decoder] = {
         "Pillow": pillow,
-        "torchvision.io": lambda files: [decode_jpeg(raw(data), ImageReadMode.RGB) for data in files],
+        "torchvision.io": lambda files: [
+            decode_jpeg(raw(data), ImageReadMode.RGB) for data in files
+        ],
         "antipode": lambda files: [decode(data) for data in files],
     }
     try:
@@ -85,7 +89,9 @@ def rate(decoder: Decoder, files: list[bytes], seconds: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--json", action="store_true")
@@ -94,8 +100,14 @@ def main() -> None:
     files = photographs(arguments.folder)
     truth, rows = pillow(files), {}
     for name, decoder in decoders().items():
-        worst = max(int((a.cpu().int() - b.int()).abs().max()) for a, b in zip(decoder(files), truth, strict=True))
-        rows[name] = {"images/s": round(rate(decoder, files, arguments.seconds)), "max difference": worst}
+        worst = max(
+            int((a.cpu().int() - b.int()).abs().max())
+            for a, b in zip(decoder(files), truth, strict=True)
+        )
+        rows[name] = {
+            "images/s": round(rate(decoder, files, arguments.seconds)),
+            "max difference": worst,
+        }
     size = sum(map(len, files)) / len(files) / 1000
     about = f"{len(files)} files of {size:.0f} kB, torchvision {torchvision.__version__}, {platform.machine()}"
     if arguments.json:
@@ -103,7 +115,9 @@ def main() -> None:
         return
     print(about)
     for name, row in rows.items():
-        print(f"{name:16} {row['images/s']:7,} images/s   max difference to Pillow {row['max difference']}")
+        print(
+            f"{name:16} {row['images/s']:7,} images/s   max difference to Pillow {row['max difference']}"
+        )
 
 
 if __name__ == "__main__":

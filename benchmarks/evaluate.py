@@ -48,7 +48,9 @@ def features(n: int, width: int, classes: int, seed: int) -> Features:
     centres = torch.randn(classes, width, generator=fixed)
     mix = torch.randn(width, width, generator=fixed) / width**0.5
     y = torch.randint(classes, (n,), generator=own)
-    z = (0.25 * centres[y] + torch.randn(n, width, generator=own)) * torch.arange(1, width + 1) ** -0.5
+    z = (0.25 * centres[y] + torch.randn(n, width, generator=own)) * torch.arange(
+        1, width + 1
+    ) ** -0.5
     return Features((z @ mix).relu_(), y)
 
 
@@ -57,7 +59,11 @@ def features(n: int, width: int, classes: int, seed: int) -> Features:
 
 def our_knn(work: Work) -> dict[str, Side]:
     queries = work.test.x.to(work.device)
-    return {"ours": lambda: knn(work.train.x.to(work.device), work.train.y, queries, k=K, tau=TAU).argmax(1).cpu()}
+    return {
+        "ours": lambda: (
+            knn(work.train.x.to(work.device), work.train.y, queries, k=K, tau=TAU).argmax(1).cpu()
+        )
+    }
 
 
 def lightly_knn(work: Work) -> dict[str, Side]:
@@ -69,7 +75,9 @@ def lightly_knn(work: Work) -> dict[str, Side]:
     def predict() -> Tensor:
         bank = torch.nn.functional.normalize(work.train.x.to(work.device), dim=1).T.contiguous()
         few = torch.split(queries, 512)
-        return torch.cat([knn_predict(q, bank, labels, work.classes, K, TAU)[:, 0] for q in few]).cpu()
+        return torch.cat(
+            [knn_predict(q, bank, labels, work.classes, K, TAU)[:, 0] for q in few]
+        ).cpu()
 
     return {"lightly": predict}
 
@@ -83,7 +91,9 @@ def sklearn_knn(work: Work) -> dict[str, Side]:
         return np.exp((1 - distance) / TAU)
 
     def predict() -> Tensor:
-        model = KNeighborsClassifier(K, algorithm="brute", metric="cosine", weights=weight, n_jobs=-1)
+        model = KNeighborsClassifier(
+            K, algorithm="brute", metric="cosine", weights=weight, n_jobs=-1
+        )
         return torch.from_numpy(model.fit(x, y).predict(probe))
 
     return {"scikit-learn": predict}
@@ -116,7 +126,9 @@ def sklearn_logistic(work: Work) -> dict[str, Side]:
 
     def predict() -> Tensor:
         scaler = StandardScaler().fit(x)
-        model = LogisticRegression(C=1 / (len(x) * PENALTY), max_iter=2000).fit(scaler.transform(x), y)
+        model = LogisticRegression(C=1 / (len(x) * PENALTY), max_iter=2000).fit(
+            scaler.transform(x), y
+        )
         return torch.from_numpy(model.predict(scaler.transform(probe)))
 
     return {"scikit-learn": predict}
@@ -152,15 +164,27 @@ def compare(name: str, work: Work, chosen: list[str], rounds: int) -> dict[str, 
         for each, run in sides.items():
             took, found[each] = timed(run, work.device)
             seconds[each] = min(seconds[each], took)
-    print(f"\n{name}: {len(work.train.x)} x {work.train.x.shape[1]}, {len(work.test.x)} queries, on {work.device}")
-    right = {each: 100 * (guess == work.test.y).double().mean().item() for each, guess in found.items()}
+    print(
+        f"\n{name}: {len(work.train.x)} x {work.train.x.shape[1]}, {len(work.test.x)} queries, on {work.device}"
+    )
+    right = {
+        each: 100 * (guess == work.test.y).double().mean().item() for each, guess in found.items()
+    }
     ours = seconds.get("ours", float("nan"))
     for each, took in seconds.items():
-        print(f"  {each:40} {took:9.3f} s   it/ours {took / ours:7.2f}   {right[each]:6.2f} % right")
+        print(
+            f"  {each:40} {took:9.3f} s   it/ours {took / ours:7.2f}   {right[each]:6.2f} % right"
+        )
     for sentence in missing:
         print(f"  not there: {sentence}")
     ratios = {each: took / ours for each, took in seconds.items() if not each.startswith("ours")}
-    return {"task": name, "seconds": seconds, "over_ours": ratios, "percent_right": right, "missing": missing}
+    return {
+        "task": name,
+        "seconds": seconds,
+        "over_ours": ratios,
+        "percent_right": right,
+        "missing": missing,
+    }
 
 
 def surroundings() -> dict[str, Any]:
@@ -176,7 +200,9 @@ def surroundings() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--train", type=int, default=50_000)
     parser.add_argument("--test", type=int, default=10_000)
     parser.add_argument("--width", type=int, default=512)
@@ -188,10 +214,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     chosen = parser.parse_args()
     torch.set_num_threads(CORES)
-    parts = [features(n, chosen.width, chosen.classes, seed) for seed, n in ((1, chosen.train), (2, chosen.test))]
+    parts = [
+        features(n, chosen.width, chosen.classes, seed)
+        for seed, n in ((1, chosen.train), (2, chosen.test))
+    ]
     work = Work(*parts, chosen.classes, chosen.device)
-    size = {"train": chosen.train, "test": chosen.test, "width": chosen.width, "classes": chosen.classes}
-    report: dict[str, Any] = {"surroundings": surroundings(), **size, "device": chosen.device, "results": []}
+    size = {
+        "train": chosen.train,
+        "test": chosen.test,
+        "width": chosen.width,
+        "classes": chosen.classes,
+    }
+    report: dict[str, Any] = {
+        "surroundings": surroundings(),
+        **size,
+        "device": chosen.device,
+        "results": [],
+    }
     print(report["surroundings"])
     for name in chosen.task:
         report["results"].append(compare(name, work, chosen.side, chosen.rounds))

@@ -37,7 +37,9 @@ class Torchvision(Dataset[Any]):
 
     def __init__(self, folder: Path) -> None:
         self.files = sorted(folder.iterdir())
-        self.crop = v2.Compose([v2.RandomResizedCrop(224, (0.2, 1.0)), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+        self.crop = v2.Compose(
+            [v2.RandomResizedCrop(224, (0.2, 1.0)), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+        )
 
     def __len__(self) -> int:
         return len(self.files)
@@ -54,7 +56,9 @@ def ours(source: Source, workers: int) -> Iterator[Any]:
 
 def theirs(folder: Path, workers: int) -> Iterator[Any]:
     while True:
-        yield from DataLoader(Torchvision(folder), BATCH, shuffle=True, drop_last=True, num_workers=workers)
+        yield from DataLoader(
+            Torchvision(folder), BATCH, shuffle=True, drop_last=True, num_workers=workers
+        )
 
 
 def rate(batches: Iterator[Any], seconds: float, each: int, clock: Callable[[], float]) -> float:
@@ -68,7 +72,14 @@ def rate(batches: Iterator[Any], seconds: float, each: int, clock: Callable[[], 
 
 
 def resident(device: str) -> Iterator[Any]:
-    loader = Loader(load("shapes").pretrain, views("simclr", size=32), batch=512, epochs=10_000, seed=0, device=device)
+    loader = Loader(
+        load("shapes").pretrain,
+        views("simclr", size=32),
+        batch=512,
+        epochs=10_000,
+        seed=0,
+        device=device,
+    )
     for step in loader.resident():
         if device == "cuda":
             torch.cuda.synchronize()
@@ -76,7 +87,9 @@ def resident(device: str) -> Iterator[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=5)
@@ -105,15 +118,28 @@ def main() -> None:
         sizes[label] = size(target)
         runs[label] = lambda target=target: ours(load(f"packed:{target}").pretrain, workers)
     clock = time.perf_counter if workers else time.process_time
-    rates = {label: round(rate(run(), arguments.seconds, BATCH, clock)) for label, run in runs.items()}
+    rates = {
+        label: round(rate(run(), arguments.seconds, BATCH, clock)) for label, run in runs.items()
+    }
     device = "cuda" if torch.cuda.is_available() else "cpu"
     steps = rate(resident(device), arguments.seconds, 1, time.perf_counter)
     shutil.rmtree(home)
     if arguments.json:
-        print(json.dumps({"images/s": rates, "MB": sizes, f"steps/s on {device}": round(steps), "workers": workers}))
+        print(
+            json.dumps(
+                {
+                    "images/s": rates,
+                    "MB": sizes,
+                    f"steps/s on {device}": round(steps),
+                    "workers": workers,
+                }
+            )
+        )
         return
     for label, value in rates.items():
-        print(f"{label:30} {value:7,} images/s  {value / rates['files']:5.2f} x files  {sizes.get(label, 0):6.1f} MB")
+        print(
+            f"{label:30} {value:7,} images/s  {value / rates['files']:5.2f} x files  {sizes.get(label, 0):6.1f} MB"
+        )
     print(f"{'on ' + device + ', 512 x 32 px':30} {steps:7,.0f} steps/s before views")
 
 

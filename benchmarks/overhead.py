@@ -19,8 +19,8 @@ import torch
 from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import Splits
 from antipode.recipe.resolve import resolve
-from antipode.runs.folder import RunDir
-from antipode.training.loop import Book, build
+from antipode.runs.folder import RunFolder
+from antipode.training.loop import Recorder, build
 from antipode.training.progress import Silent
 from antipode.training.step import filling
 from antipode.types import Batch
@@ -39,7 +39,7 @@ def wait(device: torch.device) -> None:
 def bare(job, steps: int) -> float:
     """Seconds of a step on a fixed batch."""
     _, _, batch = next(job.loader.steps())
-    batch = Batch([view.clone() for view in batch.views], batch.owner.clone())
+    batch = Batch([view.clone() for view in batch.views], batch.image_ids.clone())
     while filling(job.step.learner):  # a step that fills AdCo's bank is another one
         job.step(batch)
     for _ in range(3):
@@ -63,9 +63,9 @@ def bare(job, steps: int) -> float:
     return (time.perf_counter() - start) / steps
 
 
-def whole(job, steps: int, out: Path) -> float:
+def atomic_write(job, steps: int, out: Path) -> float:
     """Seconds of a step of the loop, records included, after a warm-up."""
-    book = Book(job, RunDir(out), Silent(), None)
+    book = Recorder(job, RunFolder(out), Silent(), None)
     out.mkdir(parents=True, exist_ok=True)
     start, warm = 0.0, 10
     for count, (step, epoch, rates, result, norm) in enumerate(job.run(0)):
@@ -80,7 +80,9 @@ def whole(job, steps: int, out: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", nargs="+", default=["shapes.dcl"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--images", type=int, default=5000)
@@ -102,15 +104,30 @@ def main() -> None:
             times["bare"] = min(times["bare"], bare(job, args.steps))
             torch.compiler.reset()
             fresh = build(recipe, splits)
-            times["whole"] = min(times["whole"], whole(fresh, args.steps, args.out.with_suffix("")))
-        row = {"recipe": name, "batch": recipe.train.batch, **{k: v * 1e3 for k, v in times.items()}}
+            times["whole"] = min(
+                times["whole"], atomic_write(fresh, args.steps, args.out.with_suffix(""))
+            )
+        row = {
+            "recipe": name,
+            "batch": recipe.train.batch,
+            **{k: v * 1e3 for k, v in times.items()},
+        }
         row["share"] = times["bare"] / times["whole"]
         row["images_per_second"] = recipe.train.batch / times["whole"]
         share = f"{100 * row['share']:.1f} % of the bare speed"
         print(f"{name}: bare {row['bare']:.2f} ms, loop {row['whole']:.2f} ms, {share}", flush=True)
         rows.append(row)
-    where = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or platform.machine()
-    facts = {"device": where, "cores": os.cpu_count(), "torch": torch.__version__, "load": os.getloadavg()}
+    where = (
+        torch.cuda.get_device_name()
+        if args.device == "cuda"
+        else platform.processor() or platform.machine()
+    )
+    facts = {
+        "device": where,
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "load": os.getloadavg(),
+    }
     args.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 

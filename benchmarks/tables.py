@@ -17,7 +17,11 @@ from typing import Any
 import accuracy as list_of
 
 HERE = Path(__file__).parent
-RESULTS, README, PICTURES = HERE / "RESULTS.md", HERE.parent / "README.md", HERE.parent / "docs" / "pictures"
+RESULTS, README, PICTURES = (
+    HERE / "RESULTS.md",
+    HERE.parent / "README.md",
+    HERE.parent / "docs" / "pictures",
+)
 Line = dict[str, Any]
 NAMES = {
     "simclr": "SimCLR",
@@ -35,7 +39,12 @@ NAMES = {
     "msbreg-4": "MSBReg, 4 views",
     "dclw-multicrop": "DCLW, 6 small crops",
 }
-TABLE_1 = ((32, 78.9, 83.7), (64, 80.4, 84.4), (128, 81.1, 84.4), (256, 81.4, 84.2))  # DCL's: batch, SimCLR, DCL
+TABLE_1 = (
+    (32, 78.9, 83.7),
+    (64, 80.4, 84.4),
+    (128, 81.1, 84.4),
+    (256, 81.4, 84.2),
+)  # DCL's: batch, SimCLR, DCL
 
 
 @cache
@@ -58,14 +67,20 @@ def entry(line: Line) -> str:
 def apart(line: Line) -> str:
     """What a run had that its recipe has not, or no longer."""
     now = today(entry(line), line["epochs"], line["batch"])
-    return ", ".join(told(key, value) for key, value in list_of.changed(line["values"], now).items())
+    return ", ".join(
+        told(key, value) for key, value in list_of.changed(line["values"], now).items()
+    )
 
 
 def told(key: str, value: Any) -> str:
     """A value of a recipe in few words."""
     if key == "optim.network.warmup" and not value:
         return "no warm-up"
-    return f"crops from {value[0]}" if key == "views.scale" else f"{key.rsplit('.', maxsplit=1)[-1]} {value}"
+    return (
+        f"crops from {value[0]}"
+        if key == "views.scale"
+        else f"{key.rsplit('.', maxsplit=1)[-1]} {value}"
+    )
 
 
 def spread(values: list[float]) -> str:
@@ -111,14 +126,20 @@ def part(line: Line) -> str:
     return "rule" if line["run"].startswith("simo-") and line["epochs"] == 100 else "accuracy"
 
 
-def whole(line: Line) -> bool:
+def atomic_write(line: Line) -> bool:
     """SiMo as its recipe has it."""
     return bool(line["run"] == "simo-255-rule")
 
 
 def chosen(name: str) -> dict[tuple[str, str], list[Line]]:
     """The runs of one table, best kNN first; SiMo's with all 255 negatives is SiMo as its recipe has it."""
-    groups = grouped([line for line in accuracy() if part(line) == name or (name == "accuracy" and whole(line))])
+    groups = grouped(
+        [
+            line
+            for line in accuracy()
+            if part(line) == name or (name == "accuracy" and atomic_write(line))
+        ]
+    )
     return dict(sorted(groups.items(), key=lambda group: -statistics.mean(values(group[1], "knn"))))
 
 
@@ -127,7 +148,11 @@ def runs() -> str:
     groups = chosen("accuracy")
     if not groups:
         return "Nothing is measured yet."
-    protocols = list(dict.fromkeys(name for lines in groups.values() for line in lines for name in line["scores"]))
+    protocols = list(
+        dict.fromkeys(
+            name for lines in groups.values() for line in lines for name in line["scores"]
+        )
+    )
     head = ["run", "recipe", "not as in it", "epochs", *protocols, "train folds"]
     head += ["images/s", "GPU memory", "training", "commit"]
     rows = []
@@ -136,9 +161,14 @@ def runs() -> str:
         recipe = f"{first['recipe']} {given(list_of.ENTRIES[entry(first)].values)}".strip()
         scores = [spread(values(lines, one)) for one in protocols]
         scores.append(spread([one for line in lines if (one := folds(line))]))
-        cost = ["" if first.get("beside") else f"{first['images_per_second']:,.0f}", f"{first['memory_gib']:.1f} GiB"]
+        cost = [
+            "" if first.get("beside") else f"{first['images_per_second']:,.0f}",
+            f"{first['memory_gib']:.1f} GiB",
+        ]
         commits = ", ".join(dict.fromkeys(line["commit"] for line in lines))
-        rows.append([name, recipe, other, str(first["epochs"]), *scores, *cost, took(first), commits])
+        rows.append(
+            [name, recipe, other, str(first["epochs"]), *scores, *cost, took(first), commits]
+        )
     return f"{where([line for lines in groups.values() for line in lines])}\n\n{table(head, rows)}"
 
 
@@ -156,7 +186,11 @@ def settings() -> str:
     rows = []
     for batch, simclr, dcl in TABLE_1:
         ours = [*scores(f"simclr-paper-{batch}"), *scores(f"dcl-paper-{batch}")]
-        gain = f"{float(ours[2].split()[0]) - float(ours[0].split()[0]):+.1f}" if ours[0] and ours[2] else ""
+        gain = (
+            f"{float(ours[2].split()[0]) - float(ours[0].split()[0]):+.1f}"
+            if ours[0] and ours[2]
+            else ""
+        )
         if any(ours):
             rows.append([str(batch), *ours, gain, f"{simclr} / {dcl}", f"{dcl - simclr:+.1f}"])
     head = ["batch", "SimCLR knn", "linear-fast", "DCL knn", "linear-fast", "gain in knn"]
@@ -172,7 +206,11 @@ def rule() -> str:
     rows = []
     for other in sorted({other for _, other in groups}):
         for k in (4, 16, 255):
-            found = [cell for way in ("rule", "rule-own", "plain") for cell in scores(f"simo-{k}-{way}", other)]
+            found = [
+                cell
+                for way in ("rule", "rule-own", "plain")
+                for cell in scores(f"simo-{k}-{way}", other)
+            ]
             rows += [[str(k), *found, other]] if any(found) else []
     head = ["K", "with the rule: knn", "linear-fast", "a draw for each query: knn", "linear-fast"]
     head += ["without the rule: knn", "linear-fast", "not as in the recipe"]
@@ -192,7 +230,9 @@ def tried() -> str:
 def methods() -> dict[tuple[str, str], list[Line]]:
     """The methods by name and what differs from the recipe, best kNN first: of each the runs that are nearest to it."""
     groups, nearest = chosen("accuracy"), {}
-    for run, other in sorted(groups, key=lambda key: len(key[1].split(", ")) if key[1] else 0, reverse=True):
+    for run, other in sorted(
+        groups, key=lambda key: len(key[1].split(", ")) if key[1] else 0, reverse=True
+    ):
         nearest[run] = other
     return {
         (NAMES.get(entry(lines[0]), run) + longer(lines[0]), other): lines
@@ -208,7 +248,10 @@ def longer(line: Line) -> str:
 def short() -> str:
     """README's table: the methods."""
     rows = [
-        [name + (f" ({other})" if other else ""), *(spread(values(lines, one)) for one in ("knn", "linear-fast"))]
+        [
+            name + (f" ({other})" if other else ""),
+            *(spread(values(lines, one)) for one in ("knn", "linear-fast")),
+        ]
         for (name, other), lines in methods().items()
     ]
     return table(["CIFAR-10, ResNet-18, 100 epochs", "kNN", "linear (logistic)"], rows)
@@ -221,19 +264,30 @@ def took(line: Line) -> str:
 
 def where(lines: list[Line]) -> str:
     """Hardware, versions and commits of some lines."""
-    found = [", ".join(sorted({str(line[key]) for line in lines})) for key in ("device", "torch", "commit", "date")]
+    found = [
+        ", ".join(sorted({str(line[key]) for line in lines}))
+        for key in ("device", "torch", "commit", "date")
+    ]
     return "{}, torch {}, commit {}, {}.".format(*found)
 
 
 def visits() -> list[Line]:
     """One line for each time that throughput.py ran."""
     file = HERE / "results" / "throughput.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
+    return (
+        [json.loads(line) for line in file.read_text().splitlines() if line]
+        if file.exists()
+        else []
+    )
 
 
 def over_lightly(visit: Line) -> list[float]:
     """SimCLR's images/s in one visit: ours, the best of lightly's, and the ratio; nothing if one was not run."""
-    ours = [row["ours"]["images_per_second"] for row in visit["rows"] if row["recipe"] == "cifar10.simclr"]
+    ours = [
+        row["ours"]["images_per_second"]
+        for row in visit["rows"]
+        if row["recipe"] == "cifar10.simclr"
+    ]
     theirs = [one["images_per_second"] for one in visit["lightly"]]
     return [ours[0], max(theirs), ours[0] / max(theirs)] if ours and theirs else []
 
@@ -243,11 +297,21 @@ def throughput() -> str:
     if not visits():
         return "Nothing is measured yet."
     compared = [
-        [visit["date"], visit["commit"], f"{found[0]:,.0f}", f"{found[1]:,.0f}", f"**{found[2]:.2f}**"]
+        [
+            visit["date"],
+            visit["commit"],
+            f"{found[0]:,.0f}",
+            f"{found[1]:,.0f}",
+            f"**{found[2]:.2f}**",
+        ]
         for visit in visits()
         if (found := over_lightly(visit))
     ]
-    last = {(row["recipe"], given(row["set"])): (row, visit["commit"]) for visit in visits() for row in visit["rows"]}
+    last = {
+        (row["recipe"], given(row["set"])): (row, visit["commit"])
+        for visit in visits()
+        for row in visit["rows"]
+    }
     rows = [
         [
             f"{name} {values}".strip(),
@@ -259,8 +323,17 @@ def throughput() -> str:
         ]
         for (name, values), (row, commit) in last.items()
     ]
-    head = ["recipe", "images/s of `pretrain`", "bare step", "share of the bare speed", "GPU memory", "commit"]
-    facts = ", ".join(sorted({f"{v['device']}, torch {v['torch']}, {v['cores']} cores" for v in visits()}))
+    head = [
+        "recipe",
+        "images/s of `pretrain`",
+        "bare step",
+        "share of the bare speed",
+        "GPU memory",
+        "commit",
+    ]
+    facts = ", ".join(
+        sorted({f"{v['device']}, torch {v['torch']}, {v['cores']} cores" for v in visits()})
+    )
     against = table(["day", "commit", "ours", "lightly 1.6.0", "ratio"], compared)
     return f"{facts}. SimCLR, images/s:\n\n{against}\n\n{table(head, rows)}"
 
@@ -268,7 +341,11 @@ def throughput() -> str:
 def breakdown() -> str:
     """Milliseconds of a step by kind of kernel, one column for each recipe as last measured."""
     file = HERE / "results" / "breakdown.jsonl"
-    found = [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
+    found = (
+        [json.loads(line) for line in file.read_text().splitlines() if line]
+        if file.exists()
+        else []
+    )
     if not found:
         return "Where the time of a step goes by kind of kernel (`benchmarks/breakdown.py`) is not measured yet."
     last = {f"{line['recipe']} {given(line['set'])}".strip(): line for line in found}
@@ -316,7 +393,9 @@ def pictures() -> None:
         dots(left, dict(reversed(groups.items())))
         left.set_title("CIFAR-10, ResNet-18, batch 256, 100 epochs", fontsize=10)
         more = any(other for _, other in groups)
-        left.set_xlabel("test accuracy in %" + ("; * with values that its recipe had before" if more else ""))
+        left.set_xlabel(
+            "test accuracy in %" + ("; * with values that its recipe had before" if more else "")
+        )
         left.legend(loc="lower right")
         pairs(right)
         figure.savefig(PICTURES / "accuracy.png", dpi=120)
@@ -329,7 +408,9 @@ def pictures() -> None:
         axes.bar_label(drawn, fmt="{:,.0f}", padding=3)
         axes.invert_yaxis()
         axes.margins(x=0.15)
-        axes.set_xlabel("images/s: SimCLR, ResNet-18, two views of 32 px, batch 256, bf16, one H200")
+        axes.set_xlabel(
+            "images/s: SimCLR, ResNet-18, two views of 32 px, batch 256, bf16, one H200"
+        )
         figure.savefig(PICTURES / "throughput.png", dpi=120)
         plt.close(figure)
 
@@ -338,7 +419,9 @@ def dots(axes: Any, groups: dict[tuple[str, str], list[Line]]) -> None:
     """kNN and linear accuracy, a pair of dots for each run: no bars, since the axis does not begin at nothing."""
     places, found = range(len(groups)), []
     for protocol, color, side in (("knn", "C0", -9), ("linear-fast", "C1", 9)):
-        means = [statistics.mean(values(lines, protocol) or [float("nan")]) for lines in groups.values()]
+        means = [
+            statistics.mean(values(lines, protocol) or [float("nan")]) for lines in groups.values()
+        ]
         axes.plot(means, places, "o", color=color, label=protocol, zorder=2)
         for mean, place in zip(means, places, strict=True):
             axes.annotate(
@@ -361,26 +444,49 @@ def dots(axes: Any, groups: dict[tuple[str, str], list[Line]]) -> None:
 def pairs(axes: Any) -> None:
     """kNN of SimCLR and DCL by batch in DCL's settings, ours and the paper's."""
     for name, place, color in (("simclr", 1, "C7"), ("dcl", 2, "C0")):
-        ours = [(row[0], values(grouped(accuracy()).get((f"{name}-paper-{row[0]}", ""), []), "knn")) for row in TABLE_1]
+        ours = [
+            (row[0], values(grouped(accuracy()).get((f"{name}-paper-{row[0]}", ""), []), "knn"))
+            for row in TABLE_1
+        ]
         found = {batch: statistics.mean(knn) for batch, knn in ours if knn}
-        axes.plot([str(row[0]) for row in TABLE_1], [row[place] for row in TABLE_1], ":", color=color, marker=".")
         axes.plot(
-            [str(batch) for batch in found], list(found.values()), "-", color=color, marker="o", label=NAMES[name]
+            [str(row[0]) for row in TABLE_1],
+            [row[place] for row in TABLE_1],
+            ":",
+            color=color,
+            marker=".",
+        )
+        axes.plot(
+            [str(batch) for batch in found],
+            list(found.values()),
+            "-",
+            color=color,
+            marker="o",
+            label=NAMES[name],
         )
         for batch, knn in found.items():
             axes.annotate(
-                f"{knn:.1f}", (str(batch), knn), xytext=(0, 7), textcoords="offset points", fontsize=8, ha="center"
+                f"{knn:.1f}",
+                (str(batch), knn),
+                xytext=(0, 7),
+                textcoords="offset points",
+                fontsize=8,
+                ha="center",
             )
     axes.plot([], [], "-o", color="black", label="ours, 100 epochs")
     axes.plot([], [], ":.", color="black", label="paper, 200 epochs")
     axes.margins(x=0.12, y=0.1)
     axes.set_xlabel("batch; DCL's own settings")
     axes.set_ylabel("kNN accuracy in %")
-    axes.legend(loc="center right", bbox_to_anchor=(1, 0.37), fontsize=8)  # between the curves, over no point
+    axes.legend(
+        loc="center right", bbox_to_anchor=(1, 0.37), fontsize=8
+    )  # between the curves, over no point
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     for page in PAGES:

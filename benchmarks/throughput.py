@@ -43,7 +43,9 @@ def ours(name: str, values: dict[str, Any], epochs: int) -> dict[str, float]:
     torch.compiler.reset()
     with TemporaryDirectory() as place:
         start = time.perf_counter()
-        run = antipode.pretrain(name, epochs=epochs, out=Path(place) / "run", overrides=values, quiet=True)
+        run = antipode.pretrain(
+            name, epochs=epochs, out=Path(place) / "run", overrides=values, quiet=True
+        )
         seconds = time.perf_counter() - start
         rows = [row for row in run.metrics() if "images_per_second" in row]
     later = [row for row in rows if row["epoch"] > 0]
@@ -73,7 +75,9 @@ def lightly(steps: int, workers: int) -> dict[str, Any]:
 
     from antipode.nets.backbone import backbone
 
-    data = CIFAR10(os.environ["ANTIPODE_DATA"], transform=SimCLRTransform(input_size=32, gaussian_blur=0.0))
+    data = CIFAR10(
+        os.environ["ANTIPODE_DATA"], transform=SimCLRTransform(input_size=32, gaussian_blur=0.0)
+    )
     loader = torch.utils.data.DataLoader(
         data,
         batch_size=256,
@@ -83,7 +87,9 @@ def lightly(steps: int, workers: int) -> dict[str, Any]:
         pin_memory=True,
         persistent_workers=True,
     )
-    net = backbone("resnet18", stem="small")  # the same network; their example's has ImageNet's stem
+    net = backbone(
+        "resnet18", stem="small"
+    )  # the same network; their example's has ImageNet's stem
     model = torch.nn.Sequential(net, SimCLRProjectionHead(512, 512, 128)).cuda()
     optimiser, loss = torch.optim.SGD(model.parameters(), lr=0.06), NTXentLoss()
     count, start = 0, 0.0
@@ -114,9 +120,19 @@ def row(name: str, steps: int, epochs: int) -> dict[str, Any]:
     batch = resolve(name, overrides=values).train.batch
     share = whole["images_per_second"] * plain["ms"] / 1e3 / batch
     slow = [str(one.message) for one in caught if issubclass(one.category, Slower)]
-    said = f"{whole['images_per_second']:,.0f} images/s, {100 * share:.1f} % of the bare {plain['ms']:.2f} ms"
-    print(f"{name}: {said}, {whole['start']:.0f} s to start{''.join(f'; {one}' for one in slow)}", flush=True)
-    found = {"recipe": name, "set": values, "batch": batch, "bare": plain, "ours": whole, "share": share}
+    summary = f"{whole['images_per_second']:,.0f} images/s, {100 * share:.1f} % of the bare {plain['ms']:.2f} ms"
+    print(
+        f"{name}: {summary}, {whole['start']:.0f} s to start{''.join(f'; {one}' for one in slow)}",
+        flush=True,
+    )
+    found = {
+        "recipe": name,
+        "set": values,
+        "batch": batch,
+        "bare": plain,
+        "ours": whole,
+        "share": share,
+    }
     return found | ({"slower": slow} if slow else {})
 
 
@@ -133,13 +149,17 @@ class Visit:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", nargs="+", default=list(RECIPES))
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--lightly", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "throughput.jsonl")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "throughput.jsonl"
+    )
     args = parser.parse_args()
     facts: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     facts |= {
@@ -159,7 +179,9 @@ def main() -> None:
     ours_too = [one for one in visit.line["rows"] if one["recipe"] == "cifar10.simclr"]
     if theirs and ours_too:
         ratio = ours_too[0]["ours"]["images_per_second"] / max(theirs)
-        print(f"lightly {', '.join(f'{speed:,.0f}' for speed in theirs)} images/s; ours over its best {ratio:.2f}")
+        print(
+            f"lightly {', '.join(f'{speed:,.0f}' for speed in theirs)} images/s; ours over its best {ratio:.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,9 @@ class Work(NamedTuple):
     def batch(self) -> Tensor:
         """Smooth random images, so that compressible photographs and not noise are the model."""
         coarse = torch.rand(self.images, 3, 9, 9, generator=torch.Generator().manual_seed(0))
-        smooth = torch.nn.functional.interpolate(coarse, (self.pixels, self.pixels), mode="bicubic").clamp(0, 1)
+        smooth = torch.nn.functional.interpolate(
+            coarse, (self.pixels, self.pixels), mode="bicubic"
+        ).clamp(0, 1)
         return (smooth * 255).to(torch.uint8)
 
 
@@ -211,7 +213,10 @@ def processes(kind: str, work: Work) -> Rate:
     """Workers that wait for each measurement, until the barrier breaks."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(CORES + 1), context.Queue()
-    team = [context.Process(target=worker, args=(kind, work, barrier, results), daemon=True) for _ in range(CORES)]
+    team = [
+        context.Process(target=worker, args=(kind, work, barrier, results), daemon=True)
+        for _ in range(CORES)
+    ]
     for member in team:
         member.start()
     TEAMS.append((barrier, team))
@@ -258,11 +263,17 @@ def compare(work: Work, chosen: list[str], rounds: int) -> dict[str, Any]:
         for name, rate in rates.items():
             best[name] = max(best[name], rate())
     dismiss()
-    print(f"\n{work.size} px from {work.pixels} px, {VIEWS * work.images} views a batch, on {work.device}")
-    fastest = max((each for name, each in best.items() if name.startswith("ours")), default=float("nan"))
+    print(
+        f"\n{work.size} px from {work.pixels} px, {VIEWS * work.images} views a batch, on {work.device}"
+    )
+    fastest = max(
+        (each for name, each in best.items() if name.startswith("ours")), default=float("nan")
+    )
     for name, each in best.items():
         per_batch = 1e3 * VIEWS * work.images / each
-        print(f"  {name:52} {each:12,.0f} views/s {per_batch:9.3f} ms a batch   ours/it {fastest / each:6.2f}")
+        print(
+            f"  {name:52} {each:12,.0f} views/s {per_batch:9.3f} ms a batch   ours/it {fastest / each:6.2f}"
+        )
     for sentence in missing:
         print(f"  not there: {sentence}")
     ratios = {name: fastest / each for name, each in best.items() if not name.startswith("ours")}
@@ -287,7 +298,9 @@ def surroundings() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=int, nargs="+", default=[32, 224], choices=[32, 224])
     parser.add_argument("--side", nargs="+", default=list(SIDES), choices=list(SIDES))
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])

@@ -30,18 +30,28 @@ class Mixed(nn.Module):
     def forward(self, pair: Pair, live: bool = False) -> Tensor:
         """Scores (N,count)."""
         near = product(pair.query, self.queue.vectors).topk(self.hard, 1).indices
-        lots = rng.uniform(rng.fold(pair.noise, pair.owner), 3 * self.count).view(-1, 3, self.count)
-        left, right = (self.queue.vectors[near.gather(1, (lots[:, i] * self.hard).long())] for i in (0, 1))
+        lots = rng.uniform(rng.fold(pair.noise, pair.image_ids), 3 * self.count).view(
+            -1, 3, self.count
+        )
+        left, right = (
+            self.queue.vectors[near.gather(1, (lots[:, i] * self.hard).long())] for i in (0, 1)
+        )
         mixed = unit(lots[:, 2, :, None] * left + (1 - lots[:, 2, :, None]) * right)  # (N,count,D)
         return (pair.query[:, None] * mixed).sum(-1)
 
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """The queue itself takes in the keys."""
         return False
 
 
 def mixed(
-    net: nn.Module, *, queue: int = 65536, tau: float = 0.2, hard: int = 64, count: int = 32, dim: int = 128
+    net: nn.Module,
+    *,
+    queue: int = 65536,
+    tau: float = 0.2,
+    hard: int = 64,
+    count: int = 32,
+    dim: int = 128,
 ) -> Learner:
     """MoCo v2 with `count` mixed negatives more: loss = softplus(r - a)."""
     memory = Queue(queue, dim)
@@ -56,7 +66,9 @@ if __name__ == "__main__":
     images = torch.rand(32, 3, 32, 32)
     for step in range(3):
         learner.before_step(step / 3)
-        out = learner(Batch([images + 0.1 * torch.randn_like(images) for _ in range(2)], torch.arange(32)))
+        out = learner(
+            Batch([images + 0.1 * torch.randn_like(images) for _ in range(2)], torch.arange(32))
+        )
         optimiser.zero_grad()
         out.loss.backward()
         optimiser.step()

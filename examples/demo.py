@@ -13,7 +13,9 @@ import antipode
 
 def main() -> None:
     """Print the scores next to those of an untrained network."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
@@ -24,7 +26,9 @@ def main() -> None:
     protocols = ["knn", "knn20"]
     scores = antipode.evaluate(run, protocols)
     network = f"random:{run.recipe.backbone.name}"
-    untrained = antipode.evaluate(network, protocols, data="shapes", out=out.with_name("demo-untrained"))
+    untrained = antipode.evaluate(
+        network, protocols, data="shapes", out=out.with_name("demo-untrained")
+    )
 
     print(f"\n{'':12}{'untrained':>12}{'pretrained':>12}")
     for name, score in scores.items():

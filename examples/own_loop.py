@@ -25,7 +25,9 @@ from antipode.nets.backbone import RESNETS
 
 def main() -> None:
     """Pretrain, then score before and after."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--method", default="dcl", choices=antipode.list_methods())
     parser.add_argument("--backbone", default="resnet10-slim")
     parser.add_argument("--data", default="shapes")
@@ -39,18 +41,30 @@ def main() -> None:
 
     splits = load(args.data)
     args.batch = min(args.batch, len(splits.pretrain))
-    stem = "half" if args.backbone in RESNETS else None  # images are small; others have a stem of their own
-    learner = antipode.build(args.method, args.backbone, stem=stem, channels=splits.channels, **small(args.method))
+    stem = (
+        "half" if args.backbone in RESNETS else None
+    )  # images are small; others have a stem of their own
+    learner = antipode.build(
+        args.method, args.backbone, stem=stem, channels=splits.channels, **small(args.method)
+    )
     learner.to(memory_format=torch.channels_last)
     look = antipode.views("shapes-eval" if args.policy == "shapes" else "eval", size=splits.size)
     print(f"untrained: {score(learner.backbone, look, splits):.1f} % kNN")
 
-    counted = "views" in inspect.signature(POLICIES[args.policy]).parameters  # multi-crop has a number of its own
-    make = antipode.views(args.policy, size=splits.size, **({"views": learner.views} if counted else {}))
+    counted = (
+        "views" in inspect.signature(POLICIES[args.policy]).parameters
+    )  # multi-crop has a number of its own
+    make = antipode.views(
+        args.policy, size=splits.size, **({"views": learner.views} if counted else {})
+    )
     loader = Loader(splits.pretrain, make, batch=args.batch, epochs=args.epochs, seed=0, workers=0)
     total = 4 if args.quick else loader.total
-    optimiser = torch.optim.SGD(learner.param_groups(), lr=args.lr, momentum=0.9, weight_decay=1e-4, nesterov=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, args.lr, total_steps=total + 1, pct_start=0.1)
+    optimiser = torch.optim.SGD(
+        learner.param_groups(), lr=args.lr, momentum=0.9, weight_decay=1e-4, nesterov=True
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, args.lr, total_steps=total + 1, pct_start=0.1
+    )
     for step, _, batch in track(loader.steps(), args.method, total=total):
         if step == total:
             break
@@ -75,7 +89,9 @@ def score(backbone: nn.Module, look: nn.Module, splits: Splits) -> float:
     train, test = splits.train, splits.test
     if train is None or train.labels is None or test is None or test.labels is None:
         return float("nan")
-    votes = antipode.functional.knn(features(backbone, look, train), train.labels, features(backbone, look, test), k=20)
+    votes = antipode.functional.knn(
+        features(backbone, look, train), train.labels, features(backbone, look, test), k=20
+    )
     return 100 * (votes.argmax(1) == test.labels).float().mean().item()
 
 

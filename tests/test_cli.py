@@ -97,7 +97,10 @@ WRONG = {
     "reproduce dcl.table1 --device gpu": ("auto, cpu, cuda, mps", "'gpu'"),
     "reproduce dcl.table1 --out ''": ("--out", "a path is needed"),
     "list method": ("'method'", "'methods'"),
-    "list nonsense": ("'nonsense'", "methods, recipes, datasets, protocols, analyses, items, backbones"),
+    "list nonsense": (
+        "'nonsense'",
+        "methods, recipes, datasets, protocols, analyses, items, backbones",
+    ),
     "show cifar10.dclv": ("'cifar10.dclv'", "'cifar10.dcl"),
     "pack digts --out {out}": ("digts", "did you mean digits?"),
     # settings
@@ -131,14 +134,23 @@ WRONG = {
     "pretrain --set optim.network.warmup=99": ("warm-up", "99"),
     "pretrain cifar10.dcl-paper --method byol": ("dcl", "byol"),
     "pretrain digits.dcl --batch 5000 --out {out}": ("batch of 5000", "1437 images"),
-    "pretrain digits.dcl --batch 1 --epochs 1 --device cpu --out {out}": ("at least two images", "one"),
+    "pretrain digits.dcl --batch 1 --epochs 1 --device cpu --out {out}": (
+        "at least two images",
+        "one",
+    ),
     f"pretrain digits.dcl --set views.policy=shapes --out {{out}} {TINY}": ("3 channels", "1"),
-    f"pretrain digits.simo --set method.negatives=501 --out {{out}} {TINY}": ("501 negatives", "499"),
+    f"pretrain digits.simo --set method.negatives=501 --out {{out}} {TINY}": (
+        "501 negatives",
+        "499",
+    ),
     f"pretrain digits.mocov2 --set method.queue=0 --out {{out}} {TINY}": ("queue", "0"),
     # data that is not there
     "pretrain cifar10.dcl --out {out}": ("cifar10", "ANTIPODE_DATA", "data.root"),
     "pretrain imagenet.dcl --out {out}": ("imagenet", "ANTIPODE_DATA"),
-    "pretrain cifar10.dcl --set data.root={place}/nothing --out {out}": ("cifar-10-batches-py", "data.download=true"),
+    "pretrain cifar10.dcl --set data.root={place}/nothing --out {out}": (
+        "cifar-10-batches-py",
+        "data.download=true",
+    ),
     "pretrain --data folder:{place}/nowhere --out {out}": ("no folder", "nowhere"),
     "pretrain --data folder:{place}/nothing --out {out}": ("nothing", "no image"),
     "pretrain --data packed:{place}/nothing --out {out}": ("nothing", "packed"),
@@ -157,8 +169,16 @@ WRONG = {
     "pretrain {place}/section.json": ("'traim'", "'train'"),
     "show {place}/text": ("text", "not JSON"),
     # run folders
-    f"pretrain digits.dcl {TINY} --no-resume --out {{run}}": ("holds a run already", "--resume", "--overwrite"),
-    f"pretrain digits.dcl {TINY} --seed 1 --out {{run}}": ("another recipe", "train.seed: 0 -> 1", "--out"),
+    f"pretrain digits.dcl {TINY} --no-resume --out {{run}}": (
+        "holds a run already",
+        "--resume",
+        "--overwrite",
+    ),
+    f"pretrain digits.dcl {TINY} --seed 1 --out {{run}}": (
+        "another recipe",
+        "train.seed: 0 -> 1",
+        "--out",
+    ),
     f"pretrain digits.byol {TINY} --out {{run}}": ("another recipe", '"dcl" -> "byol"', "--out"),
     f"pretrain digits.dcl {TINY} --out {{place}}/text": ("text",),
     f"pretrain digits.dcl {TINY} --out {{place}}/text/run": ("text",),
@@ -191,13 +211,21 @@ WRONG = {
 }
 # the same, but not refused yet, or not in words of ours: move them up when they are
 FOREIGN = {
-    f"pretrain digits.dcl --set backbone.weights={{place}}/nowhere.pth --out {{out}} {TINY}": ("nowhere.pth",),
-    "pretrain digits.byol --batch 1 --epochs 1 --device cpu --out {out}": ("batch norm", "at least two images"),
+    f"pretrain digits.dcl --set backbone.weights={{place}}/nowhere.pth --out {{out}} {TINY}": (
+        "nowhere.pth",
+    ),
+    "pretrain digits.byol --batch 1 --epochs 1 --device cpu --out {out}": (
+        "batch norm",
+        "at least two images",
+    ),
     "evaluate {run} --data shapes": ("shapes", "3 channels", "1"),
     "evaluate {place}/damaged": ("scores.json", "not JSON"),
     "report {place}/damaged": ("scores.json", "not JSON"),
     "evaluate {place}/odd": ("scores.json", "no object", "[1]"),
-    f"pretrain digits.mocov2 --set method.queue=100000000000 --out {{out}} {TINY}": ("memory is too small", "bytes"),
+    f"pretrain digits.mocov2 --set method.queue=100000000000 --out {{out}} {TINY}": (
+        "memory is too small",
+        "bytes",
+    ),
     f"pretrain digits.dcl {TINY} --out {{place}}/lost": ("no recipe.json", "--overwrite"),
     "pretrain --data {place}/flat --out {out}": ("a folder", "write folder:"),
     "evaluate {run} --seed -1": ("seed", "-1"),
@@ -205,32 +233,51 @@ FOREIGN = {
     "pretrain --seed 99999999999999999999": ("seed", "99999999999999999999"),
     "evaluate random:resnet10-slim --data digits --out {run}": ("holds a run", "another --out"),
     "pack digits --out {place}/flat": ("flat is there already; pack into",),
-    f"pretrain digits.dcl {TINY} --out {{place}}/text/run": ("/text is a file, where a folder is needed",),
+    f"pretrain digits.dcl {TINY} --out {{place}}/text/run": (
+        "/text is a file, where a folder is needed",
+    ),
     "pretrain --data '~nosuch' --out {out}": ("no data set ~nosuch",),
     "pretrain --data '' --out {out}": ("no data set",),
     f"pretrain --data {'x' * 300} --out {{out}}": ("no data set xxx", "known are"),
     "pretrain --set method.=3": ("is a section", "method.tau"),
-    f"pretrain digits.dcl {TINY} --seed 5 --no-resume --out {{place}}/bare": ("holds a run already",),
+    f"pretrain digits.dcl {TINY} --seed 5 --no-resume --out {{place}}/bare": (
+        "holds a run already",
+    ),
     "evaluate random:resnet10-slim --out {place}/listed": ("network.json", "no object"),
     f"pretrain --method dcl --data folder:{{place}}/cut --backbone resnet10-slim --batch 2 {FIT} --out {{out}}": (
         "4 images in a row cannot be read, the first: ",
     ),
-    "evaluate foo:resnet18 --data digits": ("foo:resnet18", "random:NAME, torchvision:NAME and file:PATH@NAME"),
+    "evaluate foo:resnet18 --data digits": (
+        "foo:resnet18",
+        "random:NAME, torchvision:NAME and file:PATH@NAME",
+    ),
     "pretrain --method dlc": ("'dcl'", "known are simclr, mocov1"),
     "pretrain shapes.dlc": ("'shapes.dcl'", "dataset.method, a method or a file"),
     "pretrain --set method=3": ("'method' is a section", "method.tau"),
     "pretrain --set method.ta=3": ("'tau'", "known are base, tau"),
     "pretrain --data stl10 --out {out}": ("ANTIPODE_DATA", "stl10_binary", "data.download=true"),
-    "pretrain --data inat18 --out {out}": ("ANTIPODE_DATA", "train2018.json", "train_val2018.tar.gz"),
+    "pretrain --data inat18 --out {out}": (
+        "ANTIPODE_DATA",
+        "train2018.json",
+        "train_val2018.tar.gz",
+    ),
 }
-PROCESSES = ("pretrain --epochs abc", "list method", "pretrain shapes.dlc")  # tried from the outside too
+PROCESSES = (
+    "pretrain --epochs abc",
+    "list method",
+    "pretrain shapes.dlc",
+)  # tried from the outside too
 
 
 def call(command):
     """Status, output and errors of a command in this process."""
     words = shlex.split(command) if isinstance(command, str) else command
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
         cli.main(words)
     return end.value.code, out.getvalue(), err.getvalue()
 
@@ -275,7 +322,9 @@ def place(tmp_path_factory):
     (home / "key.json").write_text('{"train": {"epoch": 1}}')
     (home / "section.json").write_text('{"traim": {"epochs": 1}}')
     (home / "partial").mkdir()
-    (home / "partial" / "recipe.json").write_text('{"method": {"name": "dcl"}, "data": {"name": "digits"}}')
+    (home / "partial" / "recipe.json").write_text(
+        '{"method": {"name": "dcl"}, "data": {"name": "digits"}}'
+    )
     (home / "begun").mkdir()
     resolve("digits.dcl").write(home / "begun" / "recipe.json")
     (home / "flat").mkdir()
@@ -283,12 +332,14 @@ def place(tmp_path_factory):
         Image.new("RGB", (20, 20), (number, 0, 0)).save(home / "flat" / f"{number}.png")
     (home / "cut").mkdir()
     for number in range(4):
-        (home / "cut" / f"{number}.png").write_bytes((home / "flat" / f"{number}.png").read_bytes()[:44])
+        (home / "cut" / f"{number}.png").write_bytes(
+            (home / "flat" / f"{number}.png").read_bytes()[:44]
+        )
     return home
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def has_trained(tmp_path_factory):
     """A run folder, and what the command that made it printed."""
     home = tmp_path_factory.mktemp("runs") / "digits"
     return home, call(f"pretrain digits.dcl {TINY} --out {home} --json")
@@ -312,7 +363,9 @@ def test_there_are_enough_wrong_commands():
 
 @pytest.mark.parametrize("command", WRONG)
 def test_a_wrong_command_is_refused_in_one_sentence(command, run, place, tmp_path):
-    words = [word.format(run=run, place=place, out=tmp_path / "out") for word in shlex.split(command)]
+    words = [
+        word.format(run=run, place=place, out=tmp_path / "out") for word in shlex.split(command)
+    ]
     before = sorted(run.rglob("*"))
     check_refusal(*call(words), WRONG[command])
     assert sorted(run.rglob("*")) == before
@@ -320,11 +373,16 @@ def test_a_wrong_command_is_refused_in_one_sentence(command, run, place, tmp_pat
 
 def test_a_device_that_is_not_there_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    check_refusal(*call(f"pretrain digits.dcl --device cuda --out {tmp_path}/out"), ("no CUDA device", "--device cpu"))
+    check_refusal(
+        *call(f"pretrain digits.dcl --device cuda --out {tmp_path}/out"),
+        ("no CUDA device", "--device cpu"),
+    )
 
 
 @pytest.mark.parametrize("command", FOREIGN)
-def test_a_wrong_command_on_damaged_or_foreign_files_is_refused_in_one_sentence(command, run, place, tmp_path):
+def test_a_wrong_command_on_damaged_or_foreign_files_is_refused_in_one_sentence(
+    command, run, place, tmp_path
+):
     if not (place / "damaged").exists():
         shutil.copytree(run, place / "damaged")
         (place / "damaged" / "scores.json").write_text("{")
@@ -337,7 +395,9 @@ def test_a_wrong_command_on_damaged_or_foreign_files_is_refused_in_one_sentence(
             shutil.copy(run / name, place / "bare")
         (place / "listed").mkdir()
         (place / "listed" / "network.json").write_text("[1]")
-    words = [word.format(run=run, place=place, out=tmp_path / "out") for word in shlex.split(command)]
+    words = [
+        word.format(run=run, place=place, out=tmp_path / "out") for word in shlex.split(command)
+    ]
     check_refusal(*call(words), FOREIGN[command])
 
 
@@ -357,7 +417,9 @@ def test_a_run_that_ends_without_a_number_says_so(tmp_path):
 
 @pytest.mark.parametrize("json_", ["", "--json"])
 def test_a_batch_of_ones_own_says_what_it_does_to_the_rates(json_, tmp_path):
-    status, _, err = call(f"pretrain digits.simclr --epochs 1 --batch 700 --out {tmp_path}/run {json_}")
+    status, _, err = call(
+        f"pretrain digits.simclr --epochs 1 --batch 700 --out {tmp_path}/run {json_}"
+    )
     assert status == 0 and err.count("a batch of 700: rates network 0.5469 (linear)") == 1, err
 
 
@@ -380,18 +442,27 @@ def spent():
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=lambda words: " ".join(words) or "antipode")
+@pytest.mark.parametrize(
+    "words", [[], *([name] for name in COMMANDS)], ids=lambda words: " ".join(words) or "antipode"
+)
 def test_help_answers_within_a_second_and_without_torch(words):
-    look = "from antipode.cli import main\ntry: main()\nfinally: assert 'torch' not in __import__('sys').modules"
+    eval_view = "from antipode.cli import main\ntry: main()\nfinally: assert 'torch' not in __import__('sys').modules"
     best = float("inf")
     for _ in range(3):
         begun = spent()
         done = subprocess.run(
-            [sys.executable, "-c", look, *words, "--help"], capture_output=True, text=True, check=False, timeout=60
+            [sys.executable, "-c", eval_view, *words, "--help"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         best = min(best, spent() - begun)
         assert done.returncode == 0 and done.stderr == "", done.stderr
-        assert done.stdout.startswith(" ".join(["Usage: antipode", *words])) and "--help" in done.stdout
+        assert (
+            done.stdout.startswith(" ".join(["Usage: antipode", *words]))
+            and "--help" in done.stdout
+        )
         if best < 1.0:
             break
     assert best < 1.0
@@ -401,16 +472,33 @@ def test_help_names_every_command_and_every_method():
     assert all(name in call("--help")[1] for name in COMMANDS)
     text = " ".join(call("pretrain --help")[1].split())
     assert " ".join(PRESETS) in text
-    for flag in ("--resume / --no-resume", "--overwrite", "--set KEY=VALUE", "--json", "--precision", "--device"):
+    for flag in (
+        "--resume / --no-resume",
+        "--overwrite",
+        "--set KEY=VALUE",
+        "--json",
+        "--precision",
+        "--device",
+    ):
         assert flag in text
 
 
 def test_pretrain_prints_one_object_with_the_run_and_its_last_numbers(trained):
     home, (status, out, err) = trained
     content = json.loads(out)
-    assert status == 0 and out.count("\n") == 1 and err == "a batch of 500: rates network 0.3906 (linear)\n"
+    assert (
+        status == 0
+        and out.count("\n") == 1
+        and err == "a batch of 500: rates network 0.3906 (linear)\n"
+    )
     assert content["run"] == str(home) and content["last"]["loss"] > 0
-    for name in ("recipe.json", "env.json", "metrics.jsonl", "checkpoints/last.pt", "backbone.safetensors"):
+    for name in (
+        "recipe.json",
+        "env.json",
+        "metrics.jsonl",
+        "checkpoints/last.pt",
+        "backbone.safetensors",
+    ):
         assert (home / name).exists()
 
 
@@ -430,7 +518,10 @@ def test_evaluate_prints_the_scores_that_it_adds_to_the_run(run):
     assert list(content) == ["knn", "knn20"] and content["knn"]["data"] == "digits"
     assert json.loads((run / "scores.json").read_text()) == content
     status, out, _ = call(f"evaluate {run}")
-    assert status == 0 and out == f"knn: {content['knn']['value']:.2f} % top-1 (digits test, n = 360)\n"
+    assert (
+        status == 0
+        and out == f"knn: {content['knn']['value']:.2f} % top-1 (digits test, n = 360)\n"
+    )
 
 
 def test_analyse_prints_what_it_adds_to_the_run(run):
@@ -440,18 +531,29 @@ def test_analyse_prints_what_it_adds_to_the_run(run):
     status, out, _ = call(f"analyse {run} --what npc --images 40 --device cpu")
     numbers = content["digits"]["npc"]["values"]
     assert status == 0
-    assert out.splitlines() == [f"digits  npc  {name}: {number:.5g}" for name, number in numbers.items()]
+    assert out.splitlines() == [
+        f"digits  npc  {name}: {number:.5g}" for name, number in numbers.items()
+    ]
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("evaluate run --protocol knn linear-fast --json", "evaluate run --protocol knn --protocol linear-fast --json"),
+        (
+            "evaluate run --protocol knn linear-fast --json",
+            "evaluate run --protocol knn --protocol linear-fast --json",
+        ),
         ("analyse --what npc spectrum run", "analyse --what npc --what spectrum run"),
         ("analyse run run --what npc", "analyse run run --what npc"),
-        ("pretrain --set a=1 b=2 digits.dcl --data d", "pretrain --set a=1 --set b=2 digits.dcl --data d"),
+        (
+            "pretrain --set a=1 b=2 digits.dcl --data d",
+            "pretrain --set a=1 --set b=2 digits.dcl --data d",
+        ),
         ("pretrain digits.dcl --set=a=1 b=2", "pretrain digits.dcl --set=a=1 --set b=2"),
-        ("evaluate --protocol knn random:resnet18 --json", "evaluate --protocol knn random:resnet18 --json"),
+        (
+            "evaluate --protocol knn random:resnet18 --json",
+            "evaluate --protocol knn random:resnet18 --json",
+        ),
         ("evaluate run --protocol --json", "evaluate run --protocol --json"),
     ],
 )
@@ -474,14 +576,18 @@ def test_what_went_well_is_said_beside_what_did_not(run):
 
 def test_report_prints_where_the_page_is(run, tmp_path):
     assert answer(f"report {run} --json") == {"report": str(run / "report.html")}
-    assert answer(f"report {run} {run} --out {tmp_path}/page.html --json") == {"report": f"{tmp_path}/page.html"}
+    assert answer(f"report {run} {run} --out {tmp_path}/page.html --json") == {
+        "report": f"{tmp_path}/page.html"
+    }
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
 def test_pack_prints_where_the_data_set_is_and_pretrain_reads_it(tmp_path):
     assert answer(f"pack digits --out {tmp_path}/packed --json") == {"packed": f"{tmp_path}/packed"}
     slim = "--backbone resnet10-slim --set backbone.stem=small --set views.policy=simclr-cifar --set views.size=8"
-    content = answer(f"pretrain --data packed:{tmp_path}/packed {slim} {TINY} --out {tmp_path}/run --json")
+    content = answer(
+        f"pretrain --data packed:{tmp_path}/packed {slim} {TINY} --out {tmp_path}/run --json"
+    )
     assert content["last"]["loss"] > 0
 
 
@@ -494,7 +600,9 @@ def test_show_prints_a_source_for_every_value(run):
         _, out, _ = call(["show", what, "--set", "train.keep=3"])
         lines = out.splitlines()
         assert [line.split()[0] for line in lines] == list(content)
-        assert all(line.endswith(row["source"]) for line, row in zip(lines, content.values(), strict=True))
+        assert all(
+            line.endswith(row["source"]) for line, row in zip(lines, content.values(), strict=True)
+        )
 
 
 @pytest.mark.parametrize(
@@ -540,8 +648,14 @@ def test_an_interruption_says_how_to_go_on(monkeypatch):
     monkeypatch.setattr(api, "pretrain", raising(KeyboardInterrupt()))
     status, out, err = call("pretrain")
     assert (status, out) == (130, "") and "the same command goes on" in err and err.count("\n") == 1
-    monkeypatch.setattr(api, "pretrain", raising(Interrupted("stopped after step 3 of 9; the same command goes on")))
-    assert call("pretrain") == (130, "", "antipode: stopped after step 3 of 9; the same command goes on\n")
+    monkeypatch.setattr(
+        api, "pretrain", raising(Interrupted("stopped after step 3 of 9; the same command goes on"))
+    )
+    assert call("pretrain") == (
+        130,
+        "",
+        "antipode: stopped after step 3 of 9; the same command goes on\n",
+    )
     monkeypatch.setattr(api, "pretrain", raising(KeyboardInterrupt()))
     assert call("pretrain --overwrite") == (130, "", f"antipode: {cli.FRESH}\n")
     monkeypatch.setattr(api, "evaluate", raising(KeyboardInterrupt()))
@@ -575,7 +689,9 @@ antipode.__main__.main()"""
 def test_the_machine_s_own_errors_are_sentences_and_ours_are_not_hidden(monkeypatch):
     from antipode import api
 
-    monkeypatch.setattr(api, "pretrain", raising(PermissionError(13, "Permission denied", "runs/x")))
+    monkeypatch.setattr(
+        api, "pretrain", raising(PermissionError(13, "Permission denied", "runs/x"))
+    )
     check_refusal(*call("pretrain"), ("Permission denied: runs/x",))
     monkeypatch.setattr(api, "pretrain", raising(MemoryError("the GPU's memory\ndoes not hold it")))
     check_refusal(*call("pretrain"), ("the GPU's memory does not hold it",))
@@ -593,10 +709,16 @@ def test_show_counts_images_of_ones_own_as_training_does(tmp_path):
     for at in range(200):
         Image.fromarray(np.full((8, 8, 3), at, np.uint8)).save(tmp_path / f"{at}.png")
     found = answer(f"show --method mocov2 --data folder:{tmp_path} --json")
-    assert found["method.queue"]["value"] == 16 and found["data.name"]["value"] == f"folder:{tmp_path}"
+    assert (
+        found["method.queue"]["value"] == 16 and found["data.name"]["value"] == f"folder:{tmp_path}"
+    )
     (tmp_path / "mine.json").write_text(
         json.dumps({"method": {"name": "mocov2"}, "data": {"name": f"folder:{tmp_path}"}})
     )
     assert answer(f"show {tmp_path / 'mine.json'} --json")["method.queue"]["value"] == 16
     status, out, err = call("show --method mocov2 --data folder:nowhere --json")
-    assert status == 0 and json.loads(out)["method.queue"]["value"] == 65536 and "there is no folder nowhere" in err
+    assert (
+        status == 0
+        and json.loads(out)["method.queue"]["value"] == 65536
+        and "there is no folder nowhere" in err
+    )

@@ -15,7 +15,10 @@ from antipode.core import passes
 from antipode.types import Batch
 from tests.toys import VARIANTS, batch, make, optimiser
 
-pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("ranks")]  # one worker starts the ranks once
+pytestmark = [
+    pytest.mark.dist,
+    pytest.mark.xdist_group("ranks"),
+]  # one worker starts the ranks once
 
 STEPS, N = 3, 8
 LOSSES = {
@@ -28,7 +31,7 @@ LOSSES = {
 
 def share(b, rank, world):
     rows = slice(rank * N // world, (rank + 1) * N // world)
-    return Batch([view[rows] for view in b.views], b.owner[rows])
+    return Batch([view[rows] for view in b.views], b.image_ids[rows])
 
 
 def averaged(x, world):
@@ -62,7 +65,9 @@ def vectors():
     """Clustered, so that being a negative elsewhere matters."""
     generator = torch.Generator().manual_seed(2)
     centre = torch.randn(2, 5, generator=generator)
-    z = [centre[torch.arange(N) % 2] + 0.3 * torch.randn(N, 5, generator=generator) for _ in range(2)]
+    z = [
+        centre[torch.arange(N) % 2] + 0.3 * torch.randn(N, 5, generator=generator) for _ in range(2)
+    ]
     return [x.requires_grad_() for x in z]
 
 
@@ -139,7 +144,9 @@ def records(tmp_path_factory):
     root = str(Path(__file__).parents[1])
     env = os.environ | {"PYTHONPATH": os.pathsep.join([root, *sys.path]), "OMP_NUM_THREADS": "1"}
     ranks = [
-        subprocess.Popen([sys.executable, "-m", "tests.test_distributed", str(folder), str(rank)], env=env)
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.test_distributed", str(folder), str(rank)], env=env
+        )
         for rank in range(2)
     ]
     codes = [rank.wait(timeout=300) for rank in ranks]
@@ -175,12 +182,18 @@ def test_torchs_own_ddp_gives_the_same_losses(records, variant):
 
 def test_gathers_that_share_a_gradient_leave_it_alone(records):
     for rank, record in enumerate(records[1:]):
-        expected = 2 * torch.arange(4.0, dtype=torch.float64).chunk(2)[rank]  # of both ranks' losses
-        assert torch.equal(record["gathered"]["x"], expected) and torch.equal(record["gathered"]["y"], expected)
+        expected = (
+            2 * torch.arange(4.0, dtype=torch.float64).chunk(2)[rank]
+        )  # of both ranks' losses
+        assert torch.equal(record["gathered"]["x"], expected) and torch.equal(
+            record["gathered"]["y"], expected
+        )
 
 
 def test_unequal_batches_are_refused_on_every_rank(records):
-    sentence = "all ranks must hold equally many vectors of one size, but ranks 0 to 1 hold 3 x 5, 4 x 5"
+    sentence = (
+        "all ranks must hold equally many vectors of one size, but ranks 0 to 1 hold 3 x 5, 4 x 5"
+    )
     assert [record["refused"] for record in records[1:]] == [sentence, sentence]
 
 
@@ -199,13 +212,19 @@ def test_a_gather_without_gradient_would_be_noticed():
         for mine, other in ((z0, z1), (z1, z0)):
             for i in rows:
                 others = [j for j in range(2 * N) if j % N != i]
-                parts.append(A.info_nce(mine[i : i + 1], other[i : i + 1], pool[others], tau=0.2, decoupled=True))
+                parts.append(
+                    A.info_nce(
+                        mine[i : i + 1], other[i : i + 1], pool[others], tau=0.2, decoupled=True
+                    )
+                )
     (lost,) = torch.autograd.grad(torch.stack(parts).mean(), weight)
     assert (whole - lost).norm() > 0.1 * whole.norm()
 
 
 if __name__ == "__main__":
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
-    process.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    process.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
     torch.save(everything(rank, 2), folder / f"{rank}.pt")
     process.destroy_process_group()

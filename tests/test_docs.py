@@ -22,7 +22,9 @@ def test_the_table_of_the_design_page_is_printed_from_the_presets():
     rows = ["| method | " + " | ".join(COLUMNS) + " |"]
     for method in PRESETS:
         choices = describe(build(method, "resnet10-slim"))
-        rows.append("| " + " | ".join([f"`{method}`", *(choices[column] for column in COLUMNS)]) + " |")
+        rows.append(
+            "| " + " | ".join([f"`{method}`", *(choices[column] for column in COLUMNS)]) + " |"
+        )
     page = (ROOT / "docs" / "design.md").read_text()
     assert all(row in page for row in rows), "\n".join(rows)
 
@@ -34,7 +36,9 @@ def test_every_method_has_a_page_that_names_its_arguments(method):
         assert f"`{name}`" in page, f"{name} of {method}"
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name
+)
 def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
         if not target.startswith("http"):
@@ -44,7 +48,12 @@ def test_links_lead_somewhere(path):
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_examples_run(example):
     done = subprocess.run(
-        [sys.executable, example, "--quick"], capture_output=True, text=True, check=False, timeout=300, env=ALONE
+        [sys.executable, example, "--quick"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=ALONE,
     )
     assert done.returncode == 0, done.stderr
 
@@ -64,7 +73,10 @@ def test_a_loop_of_ones_own_takes_any_method_policy_and_backbone():
 
 def test_the_results_page_says_what_was_measured():
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -75,13 +87,19 @@ def test_a_run_counts_as_done_only_while_its_recipe_has_the_same_values(monkeypa
 
     entry = accuracy.ENTRIES["mocov2"]
     line = {"run": "mocov2", "values": accuracy.values_of(entry)}
-    assert accuracy.finished("mocov2", entry, [line]) and not accuracy.finished("mocov2-200", entry, [line])
+    assert accuracy.finished("mocov2", entry, [line]) and not accuracy.finished(
+        "mocov2-200", entry, [line]
+    )
     older = line["values"] | {"method.tau": 0.1}
     assert accuracy.changed(older, line["values"]) == {"method.tau": 0.1}
     assert not accuracy.finished("mocov2", entry, [line | {"values": older}])
     unknown = {key: value for key, value in line["values"].items() if key != "method.tau"}
-    assert accuracy.finished("mocov2", entry, [line | {"values": unknown}])  # an argument that came later
-    assert not accuracy.finished("mocov2", replace(entry, values={"method.tau": 0.2}), [line | {"values": unknown}])
+    assert accuracy.finished(
+        "mocov2", entry, [line | {"values": unknown}]
+    )  # an argument that came later
+    assert not accuracy.finished(
+        "mocov2", replace(entry, values={"method.tau": 0.2}), [line | {"values": unknown}]
+    )
     other = replace(entry, values={"method.tau": 0.1})
     assert accuracy.finished("mocov2", other, [line | {"values": older}])
 

@@ -119,7 +119,9 @@ PARTS = {
     "a stem for a module": lambda: build("simclr", Tiny(), stem="small"),
     "a hidden layer of size 0": lambda: build("simclr", Tiny(), hidden=0),
     "regularisers on something else": lambda: build("msbreg", Tiny(), on="predictions"),
-    "an unknown momentum schedule": lambda: build("custom", Tiny(), twin="ema", momentum_schedule="cos"),
+    "an unknown momentum schedule": lambda: build(
+        "custom", Tiny(), twin="ema", momentum_schedule="cos"
+    ),
     "a bank's rate without a bank": lambda: build("custom", Tiny(), bank_lr=1.0),
     "an unknown backbone": lambda: backbone("resnet19"),
     "an unknown stem": lambda: backbone("resnet18", stem="tiny"),
@@ -146,7 +148,9 @@ PARTS = {
     "a queue nobody reads": lambda: build("custom", Tiny(), queue=10),
     "a bank's tau without a bank": lambda: build("custom", Tiny(), tau_bank=0.1),
     "tau without negatives": lambda: build("custom", Tiny(), negatives="none", tau=0.1),
-    "a coupling without negatives": lambda: build("custom", Tiny(), negatives="none", coupling="decoupled"),
+    "a coupling without negatives": lambda: build(
+        "custom", Tiny(), negatives="none", coupling="decoupled"
+    ),
     "a momentum without a twin": lambda: build("custom", Tiny(), momentum=0.9),
     "unknown negatives": lambda: build("custom", Tiny(), negatives="memory"),
     "three views one way": lambda: build("custom", Tiny(), pairing="one-way", views=3),
@@ -178,12 +182,18 @@ BATCHES = {
     "ids of another number": lambda: make("byol")(Batch(batch(2).views, torch.arange(4))),
     "no images": lambda: make("byol")(Batch([torch.zeros(0, 3, 8, 8)] * 2, torch.arange(0))),
     "ids that are fractions": lambda: make("simclr")(Batch(batch(2).views, torch.rand(8))),
-    "views still in bytes": lambda: make("byol")(Batch([torch.zeros(8, 3, 8, 8).byte()] * 2, torch.arange(8))),
+    "views still in bytes": lambda: make("byol")(
+        Batch([torch.zeros(8, 3, 8, 8).byte()] * 2, torch.arange(8))
+    ),
     "one image again and again": lambda: make("simclr")(Batch(batch(2).views, torch.full((8,), 5))),
     "and its keys alone": lambda: make("simo")(Batch(batch(2).views, torch.full((8,), 5))),
     "and in Inv. Spread": lambda: make("invspread")(Batch(batch(2).views, torch.full((8,), 5))),
-    "and beside a bank": lambda: make("adco", fill=False, groups=1)(Batch(batch(2).views, torch.full((8,), 5))),
-    "and in a regulariser": lambda: make("msbreg", uniform=0.1)(Batch(batch(4).views, torch.full((8,), 5))),
+    "and beside a bank": lambda: make("adco", fill=False, groups=1)(
+        Batch(batch(2).views, torch.full((8,), 5))
+    ),
+    "and in a regulariser": lambda: make("msbreg", uniform=0.1)(
+        Batch(batch(4).views, torch.full((8,), 5))
+    ),
     "an id beyond the memory": lambda: make("npid")(batch(1, start=35)),
     "ids with two axes": lambda: make("byol")(Batch(batch(2).views, torch.zeros(8, 1))),
 }
@@ -259,14 +269,28 @@ def test_one_image_is_enough_without_negatives_from_the_batch():
 ALIKE = {
     "tau in an array": lambda one: A.nt_xent(Z, Z.flip(0), tau=np.array(0.1) if one else 0.1),
     "tau of float32": lambda one: A.dcl(Z, Z.flip(0), tau=np.float32(0.25) if one else 0.25),
-    "alpha in a tensor": lambda one: A.info_nce(Z, Z, Q, tau=0.1, alpha=torch.tensor([64.0]) if one else 64.0),
-    "sigma in a tensor": lambda one: A.dclw(Z, Z.flip(0), tau=0.1, sigma=torch.tensor([0.5]) if one else 0.5),
-    "strength in an array": lambda one: A.jcl(Z, Z[None], Q, tau=0.1, strength=np.array([2.0]) if one else 2.0),
+    "alpha in a tensor": lambda one: A.info_nce(
+        Z, Z, Q, tau=0.1, alpha=torch.tensor([64.0]) if one else 64.0
+    ),
+    "sigma in a tensor": lambda one: A.dclw(
+        Z, Z.flip(0), tau=0.1, sigma=torch.tensor([0.5]) if one else 0.5
+    ),
+    "strength in an array": lambda one: A.jcl(
+        Z, Z[None], Q, tau=0.1, strength=np.array([2.0]) if one else 2.0
+    ),
     "k and classes in tensors": lambda one: A.knn(
-        Z, torch.arange(len(Z)), Z, k=torch.tensor(3) if one else 3, classes=torch.tensor(len(Z)) if one else len(Z)
+        Z,
+        torch.arange(len(Z)),
+        Z,
+        k=torch.tensor(3) if one else 3,
+        classes=torch.tensor(len(Z)) if one else len(Z),
     ),
     "tau of a vote in an array": lambda one: A.knn(
-        Z, torch.arange(len(Z)), Z, k=np.array([3]) if one else 3, tau=np.array([0.1]) if one else 0.1
+        Z,
+        torch.arange(len(Z)),
+        Z,
+        k=np.array([3]) if one else 3,
+        tau=np.array([0.1]) if one else 0.1,
     ),
     "tau of a vote in a tensor": lambda one: A.knn(
         Z, torch.arange(len(Z)), Z, k=3, tau=torch.tensor([0.1]) if one else 0.1

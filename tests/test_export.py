@@ -66,7 +66,8 @@ def test_torchvision_takes_all_but_its_classifier_and_sees_the_same(resnet18, tm
 
 
 @pytest.mark.parametrize(
-    ("format", "suffix"), [("torchvision", ".pth"), ("timm", ".pt"), ("safetensors", ".safetensors")]
+    ("format", "suffix"),
+    [("torchvision", ".pth"), ("timm", ".pt"), ("safetensors", ".safetensors")],
 )
 def test_an_exported_file_starts_the_same_network(resnet18, tmp_path, format, suffix):
     net, run = resnet18
@@ -80,7 +81,10 @@ def test_timm_takes_the_file_as_its_checkpoint_and_sees_the_same(resnet18, tmp_p
     timm = pytest.importorskip("timm")
     net, run = resnet18
     file = api.export(run, "timm", tmp_path / f"b{suffix}")
-    theirs, image = timm.create_model("resnet18", num_classes=0, checkpoint_path=str(file)), torch.randn(2, 3, 64, 64)
+    theirs, image = (
+        timm.create_model("resnet18", num_classes=0, checkpoint_path=str(file)),
+        torch.randn(2, 3, 64, 64),
+    )
     assert torch.equal(theirs.eval()(image), net(image))
 
 
@@ -131,7 +135,12 @@ def test_safetensors_says_what_it_holds(resnet18, tmp_path):
     net, run = resnet18
     file = api.export(run, "safetensors", tmp_path / "b.safetensors")
     with safe_open(file, "pt") as content:
-        assert content.metadata() == {"format": "pt", "backbone": "resnet18", "stem": "imagenet", "size": "32"}
+        assert content.metadata() == {
+            "format": "pt",
+            "backbone": "resnet18",
+            "stem": "imagenet",
+            "size": "32",
+        }
     assert equal(load_file(file), net.state_dict())
 
 
@@ -139,12 +148,16 @@ def test_onnx_sees_the_same_in_images_of_any_number_and_size(tmp_path):
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     net = lively(backbone("resnet10-slim", stem="small"))
-    file = api.export(run_of(tmp_path / "run", net, "resnet10-slim", "small"), "onnx", tmp_path / "b.onnx")
+    file = api.export(
+        run_of(tmp_path / "run", net, "resnet10-slim", "small"), "onnx", tmp_path / "b.onnx"
+    )
     session = runtime.InferenceSession(str(file))
     for shape in ((1, 3, 32, 32), (5, 3, 48, 40)):
         images = torch.randn(shape)
         (features,) = session.run(None, {"images": images.numpy()})
-        torch.testing.assert_close(torch.from_numpy(features), net(images).detach(), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            torch.from_numpy(features), net(images).detach(), rtol=1e-3, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("missing", ["onnx", "onnxscript", "onnxruntime"])
@@ -188,13 +201,31 @@ def test_grey_images_are_stated_as_well(tmp_path):
 REFUSED = [
     ("torchvison", "resnet18", "imagenet", "b.pth", "did you mean 'torchvision'"),
     ("ONNX", "resnet18", "imagenet", "b.onnx", "did you mean 'onnx'"),
-    ("caffe", "resnet18", "imagenet", "b.pkl", "known are torchvision, timm, detectron2, onnx, safetensors"),
-    ("torchvision", "resnet18", "imagenet", "b.safetensors", r"named \*.pth or \*.pt, not 'b.safetensors'"),
+    (
+        "caffe",
+        "resnet18",
+        "imagenet",
+        "b.pkl",
+        "known are torchvision, timm, detectron2, onnx, safetensors",
+    ),
+    (
+        "torchvision",
+        "resnet18",
+        "imagenet",
+        "b.safetensors",
+        r"named \*.pth or \*.pt, not 'b.safetensors'",
+    ),
     ("detectron2", "resnet18", "imagenet", "b", r"named \*.pkl, not 'b'"),
     ("detectron2", "resnet18", "small", "b.pkl", "stem differs: detectron2's is 7x7 with stride 2"),
     ("detectron2", "resnet18", "half", "b.pkl", "stem differs: .* 3x3 with stride 2"),
     ("detectron2", "timm:vit", "imagenet", "b.pkl", "detectron2 has ResNets only"),
-    ("torchvision", "resnet10-slim", "imagenet", "b.pth", "torchvision has no resnet10-slim: export it as safetensors"),
+    (
+        "torchvision",
+        "resnet10-slim",
+        "imagenet",
+        "b.pth",
+        "torchvision has no resnet10-slim: export it as safetensors",
+    ),
     ("timm", "resnet50x2", "imagenet", "b.pth", "timm has no resnet50x2: export it as safetensors"),
 ]
 
@@ -209,7 +240,9 @@ def test_what_a_format_cannot_hold_is_refused_in_a_sentence_and_writes_nothing(
 
 
 def test_a_name_without_a_known_ending_is_a_name(tmp_path):
-    file = export(backbone("resnet18"), tmp_path / "b.tar", format="torchvision", name="resnet18", size=32)
+    file = export(
+        backbone("resnet18"), tmp_path / "b.tar", format="torchvision", name="resnet18", size=32
+    )
     assert torch.load(file).keys() == backbone("resnet18").state_dict().keys()
     for format, name in (("detectron2", "b.bin"), ("torchvision", "b.pkl"), ("onnx", "b.pth")):
         with pytest.raises(ValueError, match=rf"a file for {format} is named"):
@@ -218,9 +251,13 @@ def test_a_name_without_a_known_ending_is_a_name(tmp_path):
 
 def test_a_file_that_does_not_load_back_is_not_written(tmp_path):
     with pytest.raises(RuntimeError):
-        export(backbone("resnet18"), tmp_path / "b.pth", format="torchvision", name="resnet34", size=32)
+        export(
+            backbone("resnet18"), tmp_path / "b.pth", format="torchvision", name="resnet34", size=32
+        )
     with pytest.raises(RuntimeError, match="not detectron2's"):
-        export(backbone("resnet18"), tmp_path / "b.pkl", format="detectron2", name="resnet34", size=32)
+        export(
+            backbone("resnet18"), tmp_path / "b.pkl", format="detectron2", name="resnet34", size=32
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -231,7 +268,9 @@ def test_a_folder_without_a_finished_run_is_a_sentence(tmp_path):
 
 def test_weights_that_are_not_the_recipes_network_are_a_sentence(tmp_path):
     run = run_of(tmp_path / "run", nn.Conv2d(3, 4, 3), "resnet10-slim")
-    with pytest.raises(ValueError, match=r"lacks \d+ of the backbone's tensors, the first: conv1.weight"):
+    with pytest.raises(
+        ValueError, match=r"lacks \d+ of the backbone's tensors, the first: conv1.weight"
+    ):
         api.load_backbone(run)
 
 
@@ -239,7 +278,9 @@ class Noise(Dataset):
     """Images with labels, in memory."""
 
     def __init__(self, count, channels=3):
-        self.images = torch.randint(0, 256, (count, channels, 32, 32), generator=torch.Generator().manual_seed(0))
+        self.images = torch.randint(
+            0, 256, (count, channels, 32, 32), generator=torch.Generator().manual_seed(0)
+        )
 
     def __len__(self):
         return len(self.images)
@@ -271,12 +312,17 @@ def test_embedded_features_come_back_to_the_bit(slim, tmp_path):
     features = api.embed(slim, Noise(10), out=tmp_path / "f.npz")
     with np.load(tmp_path / "f.npz", allow_pickle=False) as content:
         assert set(content) == {"x", "y", "split"}
-        assert np.array_equal(content["x"], features.x.numpy()) and np.array_equal(content["y"], features.y.numpy())
+        assert np.array_equal(content["x"], features.x.numpy()) and np.array_equal(
+            content["y"], features.y.numpy()
+        )
         assert content["x"].shape == (10, 128) and list(content["split"]) == ["train"] * 10
 
 
 def test_a_file_changes_nothing_of_what_is_returned(slim, tmp_path):
-    with_file, without = api.embed(slim, Noise(5), out=tmp_path / "f.npz"), api.embed(slim, Noise(5))
+    with_file, without = (
+        api.embed(slim, Noise(5), out=tmp_path / "f.npz"),
+        api.embed(slim, Noise(5)),
+    )
     assert torch.equal(with_file.x, without.x) and torch.equal(with_file.y, without.y)
 
 
@@ -286,15 +332,21 @@ def test_images_with_names_are_written_with_them(slim, tmp_path):
     with np.load(tmp_path / "f.npz", allow_pickle=False) as content:
         rows = list(zip(content["names"], content["y"], strict=True))
         assert sorted(name for name, _ in rows) == sorted(
-            str(path.relative_to(tmp_path / "photos")) for path in (tmp_path / "photos").rglob("*.png")
+            str(path.relative_to(tmp_path / "photos"))
+            for path in (tmp_path / "photos").rglob("*.png")
         )
         assert all(label == ("dog" in name) for name, label in rows)
-        assert set(content["split"]) == {"train", "test"} and len(content["x"]) == len(features.x) == 12
+        assert (
+            set(content["split"]) == {"train", "test"}
+            and len(content["x"]) == len(features.x) == 12
+        )
 
 
 def test_the_name_of_a_broken_image_is_that_of_what_took_its_place():
     names = ["a", "b", "c", "d"]
-    source = Decoded(lambda index: torch.zeros(3, 2, 2), names, failed={"b": "is cut off", "d": "is cut off"})
+    source = Decoded(
+        lambda index: torch.zeros(3, 2, 2), names, failed={"b": "is cut off", "d": "is cut off"}
+    )
     assert table.names_of(source) == ["a", "c", "c", "a"]
 
 
@@ -329,7 +381,9 @@ def test_grey_images_are_seen_as_colour_by_a_network_that_takes_three_channels(s
     """In memory, and decoded from files; scores and analyses go the same way."""
     grey = load("digits")
     found = api.embed(slim, "digits").x
-    (images,) = api.eye(Recipe.read(slim.path / "recipe.json"), grey)(grey.train.images[:4].repeat(1, 3, 1, 1))
+    (images,) = api.eye(Recipe.read(slim.path / "recipe.json"), grey)(
+        grey.train.images[:4].repeat(1, 3, 1, 1)
+    )
     with torch.no_grad():
         expected = api.load_backbone(slim)(images)
     assert torch.allclose(found[:4], expected, atol=1e-5)
@@ -341,8 +395,10 @@ def test_grey_images_are_seen_as_colour_by_a_network_that_takes_three_channels(s
 
 
 def test_overwriting_a_run_makes_new_logs(slim, tmp_path):
-    run = run_of(tmp_path / "run", backbone("resnet10-slim", stem="small"), "resnet10-slim", "small")
+    run = run_of(
+        tmp_path / "run", backbone("resnet10-slim", stem="small"), "resnet10-slim", "small"
+    )
     (run.path / "tensorboard").mkdir()
     (run.path / "wandb.json").write_text(json.dumps({"id": "old"}))
-    api.RunDir(run.path).clear()
+    api.RunFolder(run.path).clear()
     assert not (run.path / "tensorboard").exists() and not (run.path / "wandb.json").exists()

@@ -16,7 +16,7 @@ pytestmark = [
 
 
 def moved(b):
-    return Batch([view.cuda() for view in b.views], b.owner.cuda())
+    return Batch([view.cuda() for view in b.views], b.image_ids.cuda())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -38,7 +38,9 @@ def test_autocast_changes_the_networks_only(variant):
     with torch.autocast("cuda", dtype=torch.bfloat16):
         out = learner(b)
     assert out.loss.dtype == out.keys.dtype == torch.float32
-    assert torch.allclose(out.loss, exact, rtol=0.1, atol=0.1)  # bfloat16 projections of a three-layer network
+    assert torch.allclose(
+        out.loss, exact, rtol=0.1, atol=0.1
+    )  # bfloat16 projections of a three-layer network
 
 
 def test_logits_are_never_tf32():
@@ -76,7 +78,9 @@ def test_a_compiled_step_has_the_gradient_of_an_eager_one(double, variant):
     learner = make(variant).cuda()
     b, weights = moved(batch(learner.views)), [p for p in learner.parameters() if p.requires_grad]
     compiled = torch.compile(learner, fullgraph=True, dynamic=False)
-    eager, fast = (torch.autograd.grad(f(b).loss, weights, allow_unused=True) for f in (learner, compiled))
+    eager, fast = (
+        torch.autograd.grad(f(b).loss, weights, allow_unused=True) for f in (learner, compiled)
+    )
     for plain, ours in zip(eager, fast, strict=True):
         assert (plain is None) == (ours is None)
         assert plain is None or torch.allclose(plain, ours, rtol=1e-6, atol=1e-9)

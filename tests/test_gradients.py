@@ -79,8 +79,14 @@ def test_bank_climbs_the_loss_of_fixed_queries(double):
 
 
 def test_adco_hands_its_bank_the_papers_settings():
-    groups = {group["name"]: group for group in optimiser(make("adco", bank_decay=2e-4)).param_groups}
-    assert (groups["bank"]["lr"], groups["bank"]["momentum"], groups["bank"]["weight_decay"]) == (3.0, 0.9, 2e-4)
+    groups = {
+        group["name"]: group for group in optimiser(make("adco", bank_decay=2e-4)).param_groups
+    }
+    assert (groups["bank"]["lr"], groups["bank"]["momentum"], groups["bank"]["weight_decay"]) == (
+        3.0,
+        0.9,
+        2e-4,
+    )
     assert groups["network"]["lr"] == 0.05
 
 
@@ -96,13 +102,17 @@ def test_a_filling_bank_takes_keys_trains_on_itself_alone_and_restarts_the_key_e
         assert abs(expected - out.loss) < 1e-10  # in-batch keys do not repel yet
         optim.zero_grad()
         out.loss.backward()
-        assert bank.weight.grad is None  # so that SGD leaves it alone, weight decay and momentum included
+        assert (
+            bank.weight.grad is None
+        )  # so that SGD leaves it alone, weight decay and momentum included
         optim.step()
         learner.after_step(out)
         filled.append(out.keys)
         assert torch.equal(bank.weight[bank.count :], start[bank.count :])
     assert not bank.filling and torch.equal(bank.weight, torch.cat(filled)[:20])
-    for mine, online in zip(learner.twin.net.parameters(), learner.online.parameters(), strict=True):
+    for mine, online in zip(
+        learner.twin.net.parameters(), learner.online.parameters(), strict=True
+    ):
         assert torch.equal(mine, online)
 
 
@@ -126,7 +136,13 @@ def test_a_shared_network_is_moved_by_its_keys_too(double, variant):
     learner.zero_grad()
     learner.twin.stop = True
     learner(batch(learner.views)).loss.backward()
-    assert max((a - p.grad).abs().max() for a, p in zip(with_keys, learner.online.parameters(), strict=True)) > 1e-4
+    assert (
+        max(
+            (a - p.grad).abs().max()
+            for a, p in zip(with_keys, learner.online.parameters(), strict=True)
+        )
+        > 1e-4
+    )
 
 
 LEARNED = {
@@ -150,8 +166,12 @@ def test_a_temperature_can_be_learned(double, name):
     assert abs(found - loss(z, 0.3)) < 1e-12
 
 
-@pytest.mark.parametrize("tau", [torch.tensor(0.0), torch.tensor(-0.1), torch.tensor([0.1, 0.2]), torch.tensor(1)])
+@pytest.mark.parametrize(
+    "tau", [torch.tensor(0.0), torch.tensor(-0.1), torch.tensor([0.1, 0.2]), torch.tensor(1)]
+)
 def test_a_tensor_that_is_no_temperature_is_refused(tau):
     for loss in LEARNED.values():
-        with pytest.raises(ValueError, match=r"tau must be positive, got|tau is one positive number, not a tensor"):
+        with pytest.raises(
+            ValueError, match=r"tau must be positive, got|tau is one positive number, not a tensor"
+        ):
             loss(torch.randn(4, N, D), tau)

@@ -33,13 +33,18 @@ def test_eqco_with_endless_alpha_is_dcl_up_to_its_constant():
     assert abs(shifted - A.info_nce(q, k, n, tau=TAU, decoupled=True)) < 1e-10
     x = q.requires_grad_()
     far = gradient(lambda q: A.info_nce(q, k, n, tau=TAU, alpha=alpha), x)
-    assert (far - gradient(lambda q: A.info_nce(q, k, n, tau=TAU, decoupled=True), x)).abs().max() < 1e-10
+    assert (
+        far - gradient(lambda q: A.info_nce(q, k, n, tau=TAU, decoupled=True), x)
+    ).abs().max() < 1e-10
 
 
 def test_jcl_of_one_key_is_moco_whatever_its_strength():
     q, k, n = rand(N, D), rand(N, D), rand(K, D)
     for strength in (0.0, 4.0):
-        assert abs(A.jcl(q, k[None], n, tau=TAU, strength=strength) - A.info_nce(q, k, n, tau=TAU)) < 1e-12
+        assert (
+            abs(A.jcl(q, k[None], n, tau=TAU, strength=strength) - A.info_nce(q, k, n, tau=TAU))
+            < 1e-12
+        )
 
 
 def test_jcl_splits_into_cross_entropy_and_the_quadratic_term():
@@ -49,7 +54,10 @@ def test_jcl_splits_into_cross_entropy_and_the_quadratic_term():
     quadratic = strength / (2 * TAU**2) * torch.einsum("nd,mnd->nm", unit, ks).var(1, correction=0)
     positive = (unit * ks.mean(0)).sum(1) / TAU + quadratic
     logits = torch.cat([positive[:, None], unit @ n.T / TAU], 1)
-    split = torch.nn.functional.cross_entropy(logits, torch.zeros(N, dtype=torch.long)) + quadratic.mean()
+    split = (
+        torch.nn.functional.cross_entropy(logits, torch.zeros(N, dtype=torch.long))
+        + quadratic.mean()
+    )
     assert abs(A.jcl(q, keys, n, tau=TAU, strength=strength) - split) < 1e-12
 
 
@@ -84,7 +92,9 @@ def test_gradient_of_simclr_is_the_multiplier_times_that_of_dcl_anchor_by_anchor
         anchor = views[i : i + 1].clone().requires_grad_()
         key, negatives = views[(i + N) % (2 * N)][None], views[others]
         coupled_pull = gradient(lambda q, k=key, n=negatives: A.info_nce(q, k, n, tau=TAU), anchor)
-        decoupled_pull = gradient(lambda q, k=key, n=negatives: A.info_nce(q, k, n, tau=TAU, decoupled=True), anchor)
+        decoupled_pull = gradient(
+            lambda q, k=key, n=negatives: A.info_nce(q, k, n, tau=TAU, decoupled=True), anchor
+        )
         assert (coupled_pull - multiplier[i] * decoupled_pull).abs().max() < 1e-12
 
 

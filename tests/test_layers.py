@@ -23,16 +23,70 @@ MAY = {
     "recipe": {*LOW, "recipe", "schedule", "core", "papers", "nets", "data"},
     "papers": {*LOW, "core", "nets", "recipe", "reproduction", "papers"},
     "runs": {*LOW, "core", "nets", "papers", "data", "recipe", "training", "runs", "__version__"},
-    "training": {*LOW, "core", "nets", "papers", "data", "optim", "schedule", "recipe", "runs", "training"},
+    "training": {
+        *LOW,
+        "core",
+        "nets",
+        "papers",
+        "data",
+        "optim",
+        "schedule",
+        "recipe",
+        "runs",
+        "training",
+    },
     "evaluation": {*LOW, "core", "nets", "functional", "data", "optim", "schedule", "evaluation"},
-    "analysis": {*LOW, "core", "papers", "functional", "data", "training", "runs", "recipe", "evaluation", "analysis"},
-    "reporting": {*LOW, "core", "evaluation", "data", "recipe", "runs", "training", "papers", "reporting"},
+    "analysis": {
+        *LOW,
+        "core",
+        "papers",
+        "functional",
+        "data",
+        "training",
+        "runs",
+        "recipe",
+        "evaluation",
+        "analysis",
+    },
+    "reporting": {
+        *LOW,
+        "core",
+        "evaluation",
+        "data",
+        "recipe",
+        "runs",
+        "training",
+        "papers",
+        "reporting",
+    },
     "api": {
-        *(*LOW, "data", "nets", "recipe", "runs", "training", "evaluation", "analysis", "reporting", "papers"),
+        *(
+            *LOW,
+            "data",
+            "nets",
+            "recipe",
+            "runs",
+            "training",
+            "evaluation",
+            "analysis",
+            "reporting",
+            "papers",
+        ),
         "functional",
     },
     "reproduction": {
-        *(*LOW, "api", "analysis", "data", "recipe", "runs", "training", "evaluation", "nets", "papers"),
+        *(
+            *LOW,
+            "api",
+            "analysis",
+            "data",
+            "recipe",
+            "runs",
+            "training",
+            "evaluation",
+            "nets",
+            "papers",
+        ),
         "reproduction",
     },
     "listing": {"analysis", "reproduction", "papers", "recipe", "data", "evaluation", "nets"},
@@ -53,7 +107,9 @@ def imported(path):
         yield from (name.split(".")[1] for name in names if name.startswith("antipode."))
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_imports_point_one_way(path):
     part = path.relative_to(ROOT).parts[0].removesuffix(".py")
     if part == "__init__":

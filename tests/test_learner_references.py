@@ -8,7 +8,9 @@ from antipode.types import Pair
 from tests.reference import adco, byol, dcl, eqco, invspread, jcl, moco, msbreg, npid, simclr
 from tests.toys import batch, make
 
-PLAIN = dict(groups=1)  # no groups, no shuffling: those have laws of their own in tests/nets/test_norm.py
+PLAIN = dict(
+    groups=1
+)  # no groups, no shuffling: those have laws of their own in tests/nets/test_norm.py
 
 
 def unit(x):
@@ -59,7 +61,9 @@ def expect_weighted_crops(learner, b):
 
 def expect_moco(tau):
     def loss(learner, b):
-        return moco.loss(online(learner, b.views[:1])[0], keys(learner, b.views[1:])[0], queue(learner), tau)
+        return moco.loss(
+            online(learner, b.views[:1])[0], keys(learner, b.views[1:])[0], queue(learner), tau
+        )
 
     return loss
 
@@ -70,7 +74,9 @@ def expect_eqco(learner, b):
 
 
 def expect_dcl_moco(learner, b):
-    return dcl.with_queue(online(learner, b.views[:1])[0], keys(learner, b.views[1:])[0], queue(learner), 0.2)
+    return dcl.with_queue(
+        online(learner, b.views[:1])[0], keys(learner, b.views[1:])[0], queue(learner), 0.2
+    )
 
 
 def expect_simo(learner, b):
@@ -130,8 +136,10 @@ def expect_msbreg(form, regulariser):
         p, _ = predictions(learner, b.views)
         p, t = torch.stack(p), torch.stack(keys(learner, b.views))
         noise = rng.fold(rng.fold(learner.seed, learner.step), 3)
-        eta = unit(rng.normal(rng.fold(noise, b.owner), p.shape[-1]).to(p))
-        kick = sum(p[v, i] @ eta[i] for v in range(len(p)) for i in range(p.shape[1])) / (len(p) * p.shape[1])
+        eta = unit(rng.normal(rng.fold(noise, b.image_ids), p.shape[-1]).to(p))
+        kick = sum(p[v, i] @ eta[i] for v in range(len(p)) for i in range(p.shape[1])) / (
+            len(p) * p.shape[1]
+        )
         return form(p, t) + 0.004 * sum(regulariser(view) for view in p) / len(p) + 0.5 * kick
 
     return loss
@@ -139,14 +147,16 @@ def expect_msbreg(form, regulariser):
 
 def drawn(learner, b, pool, views):
     """Which of the pool's rows each query drew: the package's own lots, the rest is written out."""
-    part, ids = learner.objective.negatives[0], b.owner.repeat(views)
+    part, ids = learner.objective.negatives[0], b.image_ids.repeat(views)
     noise = rng.fold(rng.fold(learner.seed, learner.step), 2)
     rows = []
     for number in range(len(learner.pairing)):
-        pair = Pair(pool[: len(b.owner)], pool[None], b.owner, pool, ids, rng.fold(noise, number))
-        lots = part._lots(pair).expand(len(b.owner), -1)
-        for i in range(len(b.owner)):
-            others = [j for j in range(len(pool)) if ids[j] != b.owner[i]]
+        pair = Pair(
+            pool[: len(b.image_ids)], pool[None], b.image_ids, pool, ids, rng.fold(noise, number)
+        )
+        lots = part._lots(pair).expand(len(b.image_ids), -1)
+        for i in range(len(b.image_ids)):
+            others = [j for j in range(len(pool)) if ids[j] != b.image_ids[i]]
             rows.append(sorted(others, key=lambda j, i=i, lots=lots: lots[i, j])[: part.subset])
     return rows
 
@@ -173,7 +183,11 @@ def weighted_queue(q, k, memory, tau=0.2, sigma=0.5):
     closeness = torch.exp((q * k).sum(1) / sigma).detach()
     weight, total = 2 - closeness / closeness.mean(), 0.0
     for i in range(len(q)):
-        total = total - weight[i] * (q[i] @ k[i]) / tau + torch.log(sum(torch.exp(q[i] @ v / tau) for v in memory))
+        total = (
+            total
+            - weight[i] * (q[i] @ k[i]) / tau
+            + torch.log(sum(torch.exp(q[i] @ v / tau) for v in memory))
+        )
     return total / len(q)
 
 
@@ -187,7 +201,12 @@ def expect_dclw_moco_crops(learner, b):
 def expect_adco_symmetric_crops(learner, b):
     """Two large views answer: the sum over queries, the mean over the two."""
     q, k = online(learner, b.views), keys(learner, b.views[:2])
-    pairs = [adco.loss(q[c], k[g], bank(learner), 0.12, True) for g in (0, 1) for c in range(len(q)) if c != g]
+    pairs = [
+        adco.loss(q[c], k[g], bank(learner), 0.12, True)
+        for g in (0, 1)
+        for c in range(len(q))
+        if c != g
+    ]
     return sum(pairs) / 2
 
 
@@ -199,7 +218,9 @@ def expect_kick(per_view, scaled):
         t = torch.stack(keys(learner, b.views))
         noise = rng.fold(rng.fold(learner.seed, learner.step), 3)
         views = [rng.fold(noise, v) if per_view else noise for v in range(len(p))]
-        eta = torch.stack([rng.normal(rng.fold(view, b.owner), p.shape[-1]).to(p) for view in views])
+        eta = torch.stack(
+            [rng.normal(rng.fold(view, b.image_ids), p.shape[-1]).to(p) for view in views]
+        )
         kick = (z * (unit(eta) if scaled else eta)).sum(-1).mean()
         spread = sum(msbreg.uniform(view) for view in z) / len(z)
         return msbreg.halves(p, t, renormalise=False) + 0.5 * kick + 0.3 * spread
@@ -208,7 +229,7 @@ def expect_kick(per_view, scaled):
 
 
 def expect_npid(learner, b):
-    return npid.full(online(learner, b.views)[0], b.owner, learner.twin.memory.vectors, 0.1)
+    return npid.full(online(learner, b.views)[0], b.image_ids, learner.twin.memory.vectors, 0.1)
 
 
 def expect_invspread(learner, b):
@@ -241,8 +262,14 @@ CASES = {
         expect_msbreg(msbreg.leave_one_out, msbreg.nuclear),
         dict(brownian_form="image"),
     ),
-    "msbreg-all": (expect_msbreg(msbreg.everything, msbreg.correlation), dict(brownian_form="image")),
-    "msbreg-repeat": (expect_msbreg(msbreg.repeat, msbreg.gram), dict(uniform=0.0, on="prediction")),
+    "msbreg-all": (
+        expect_msbreg(msbreg.everything, msbreg.correlation),
+        dict(brownian_form="image"),
+    ),
+    "msbreg-repeat": (
+        expect_msbreg(msbreg.repeat, msbreg.gram),
+        dict(uniform=0.0, on="prediction"),
+    ),
     "eqco-simclr": (expect_eqco_simclr, {}),
     "simo-shuffle": (expect_simo_subset, dict(groups=1)),
     "simo-own": (expect_simo_subset, {}),
@@ -250,7 +277,10 @@ CASES = {
     "dclw-mocov2-crops": (expect_dclw_moco_crops, PLAIN),
     "adco-symmetric-crops": (expect_adco_symmetric_crops, dict(groups=1, fill=False)),
     "msbreg-weight": (expect_kick(per_view=True, scaled=True), dict(brownian_form="view", **BARE)),
-    "msbreg-layer": (expect_kick(per_view=False, scaled=False), dict(brownian_form="gaussian", **BARE)),
+    "msbreg-layer": (
+        expect_kick(per_view=False, scaled=False),
+        dict(brownian_form="gaussian", **BARE),
+    ),
     "npid": (expect_npid, {}),
     "invspread": (expect_invspread, {}),
 }
@@ -291,12 +321,14 @@ def test_npid_by_noise_contrast_equals_the_paper(double):
     learner = make("npid-nce")
     b = batch(1)
     noise = rng.fold(rng.fold(rng.fold(learner.seed, learner.step), 2), 0)
-    draws = rng.integers(rng.fold(noise, b.owner), 7, 40)
+    draws = rng.integers(rng.fold(noise, b.image_ids), 7, 40)
     out = learner(b)
     out.loss.backward()
     ours = [p.grad.clone() for p in learner.online.parameters()]
     learner.zero_grad()
-    expected = npid.nce(online(learner, b.views)[0], b.owner, learner.twin.memory.vectors, draws, 0.07)
+    expected = npid.nce(
+        online(learner, b.views)[0], b.image_ids, learner.twin.memory.vectors, draws, 0.07
+    )
     expected.backward()
     assert abs(out.loss - expected) < 1e-10
     for mine, p in zip(ours, learner.online.parameters(), strict=True):
@@ -309,7 +341,9 @@ def test_npid_remembers_each_image_under_its_own_id(double):
     before = learner.twin.memory.vectors.clone()
     out = learner(b)
     learner.after_step(out)
-    assert (learner.twin.memory.vectors - npid.updated(before, b.owner, out.keys, 0.5)).abs().max() < 1e-12
+    assert (
+        learner.twin.memory.vectors - npid.updated(before, b.image_ids, out.keys, 0.5)
+    ).abs().max() < 1e-12
 
 
 def test_moco_in_its_own_order_is_the_same_training(double):
@@ -340,7 +374,14 @@ def test_moco_in_its_own_order_is_the_same_training(double):
         loss.backward()
         theirs.step()
         assert abs(loss - out.loss) < 1e-10
-    assert max((a - p).abs().max() for a, p in zip(ours, learner.online.parameters(), strict=True)) > 1e-2
     assert (
-        max((a - b).abs().max() for a, b in zip(query.parameters(), learner.online.parameters(), strict=True)) < 1e-10
+        max((a - p).abs().max() for a, p in zip(ours, learner.online.parameters(), strict=True))
+        > 1e-2
+    )
+    assert (
+        max(
+            (a - b).abs().max()
+            for a, b in zip(query.parameters(), learner.online.parameters(), strict=True)
+        )
+        < 1e-10
     )

@@ -51,7 +51,9 @@ def value_and_gradient(name, a, b, n, autocast=None):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", LOSSES)
 def test_half_precision_and_autocast_equal_float32(name, dtype):
-    a, b = (x.to(dtype) for x in close_views(apart=3.0))  # far enough apart for gradients that float16 can hold
+    a, b = (
+        x.to(dtype) for x in close_views(apart=3.0)
+    )  # far enough apart for gradients that float16 can hold
     n = unit(torch.randn(K, D)).to(dtype)
     loss, gradient = value_and_gradient(name, a.float(), b.float(), n.float())
     half, half_gradient = value_and_gradient(name, a, b, n, autocast=dtype)
@@ -59,7 +61,9 @@ def test_half_precision_and_autocast_equal_float32(name, dtype):
     assert torch.allclose(half, loss, rtol=1e-3)
     assert gradient.isfinite().all()
     # the gradient itself is handed back in half precision: one rounding, not a whole computation
-    assert (half_gradient.float() - gradient).norm() <= (1e-3 if dtype == torch.float16 else 4e-3) * gradient.norm()
+    assert (half_gradient.float() - gradient).norm() <= (
+        1e-3 if dtype == torch.float16 else 4e-3
+    ) * gradient.norm()
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -91,7 +95,9 @@ def test_a_far_reaching_gaussian_stays_finite():
     loss = A.jcl(q, keys, n, tau=0.05, strength=10.0)
     loss.backward()
     exact = A.jcl(q.detach().double(), keys.double(), n.double(), tau=0.05, strength=10.0)
-    assert loss > 1000 and torch.allclose(loss.double(), exact, rtol=1e-5) and q.grad.isfinite().all()
+    assert (
+        loss > 1000 and torch.allclose(loss.double(), exact, rtol=1e-5) and q.grad.isfinite().all()
+    )
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -112,7 +118,9 @@ def test_inv_spread_stays_finite_where_a_stranger_is_all_but_identical():
     z = unit(torch.tensor([[1.0, 0.0, 1e-4], [1.0, 1e-4, 0.0], [-1.0, 0.2, 0.0]])).requires_grad_()
     other = unit(torch.tensor([[-1.0, 0.0, 0.1], [-1.0, 0.1, 0.0], [0.0, 1.0, 0.0]]))
     ids = torch.arange(3)
-    loss, _ = Spread(0.02)(Pair(z, other[None], ids, torch.cat([z, other]).detach(), ids.repeat(2), rng.key(0)))
+    loss, _ = Spread(0.02)(
+        Pair(z, other[None], ids, torch.cat([z, other]).detach(), ids.repeat(2), rng.key(0))
+    )
     loss.backward()
     assert loss.isfinite() and z.grad.isfinite().all()
 
@@ -130,7 +138,9 @@ def test_half_projections_are_raised(method):
     last = learner.predictor or learner.online.head
     last.register_forward_hook(lambda module, inputs, out: out.half())
     out = learner(batch(learner.views))
-    assert out.loss.dtype == torch.float32 and out.loss.isfinite() and out.keys.dtype == torch.float32
+    assert (
+        out.loss.dtype == torch.float32 and out.loss.isfinite() and out.keys.dtype == torch.float32
+    )
 
 
 def test_products_ignore_the_callers_precision_settings():
@@ -233,7 +243,11 @@ def test_the_learner_peaks_no_higher_than_the_function():
 
 def test_jcl_builds_no_covariance():
     n, d, k = 64, 256, 32
-    q, keys, queue = torch.randn(n, d).requires_grad_(), torch.randn(5, n, d), unit(torch.randn(k, d))
+    q, keys, queue = (
+        torch.randn(n, d).requires_grad_(),
+        torch.randn(5, n, d),
+        unit(torch.randn(k, d)),
+    )
     with Peak() as peak:
         A.jcl(q, keys, queue, tau=0.2, strength=4.0).backward()
     assert peak.largest < n * d * d * 4 / 10

@@ -43,7 +43,10 @@ def same(left, right):
 
 
 def close(left, right, tolerance):
-    return all(torch.allclose(a.double(), b.double(), **tolerance) for a, b in zip(left, right, strict=True))
+    return all(
+        torch.allclose(a.double(), b.double(), **tolerance)
+        for a, b in zip(left, right, strict=True)
+    )
 
 
 def flat(tensors):
@@ -51,7 +54,9 @@ def flat(tensors):
 
 
 def apart(theirs, ours):
-    return max(abs(a - b) for x, y in zip(theirs, ours, strict=True) for a, b in zip(x, y, strict=True))
+    return max(
+        abs(a - b) for x, y in zip(theirs, ours, strict=True) for a, b in zip(x, y, strict=True)
+    )
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -76,10 +81,14 @@ def test_lars_is_its_page_while_the_rate_changes(double, variant, trust, motion,
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_inside_and_after_are_one_while_the_rate_stands_still_and_two_when_it_moves(double, nesterov):
+def test_inside_and_after_are_one_while_the_rate_stands_still_and_two_when_it_moves(
+    double, nesterov
+):
     def end(variant, rates):
         p = weights()
-        return train(Lars(p, lr=1.0, weight_decay=0.1, variant=variant, nesterov=nesterov), p, rates)
+        return train(
+            Lars(p, lr=1.0, weight_decay=0.1, variant=variant, nesterov=nesterov), p, rates
+        )
 
     assert close(end("inside", [0.5] * 6), end("after", [0.5] * 6), {"rtol": 1e-12})
     assert not close(end("inside", RATES), end("after", RATES), {"rtol": 1e-4})
@@ -95,7 +104,10 @@ def test_lars_without_trust_is_sgd(double, motion):
 
 def test_a_clipped_step_is_sgd_while_the_rate_is_below_the_local_one(double):
     ours, theirs = weights(), weights()
-    larc, sgd = Lars(ours, lr=1.0, trust=1e6, variant="larc_clip"), torch.optim.SGD(theirs, lr=1.0, momentum=0.9)
+    larc, sgd = (
+        Lars(ours, lr=1.0, trust=1e6, variant="larc_clip"),
+        torch.optim.SGD(theirs, lr=1.0, momentum=0.9),
+    )
     assert close(train(larc, ours), train(sgd, theirs), {"rtol": 1e-12})
 
 
@@ -110,7 +122,9 @@ def test_the_first_step_is_as_long_as_trust_says_whatever_the_gradient(double, v
             w.grad.mul_(scale)
         optimiser.step()
         for w, old in zip(p, before, strict=True):
-            assert float((w.detach() - old).norm() / old.norm()) == pytest.approx(0.5 * 0.02, rel=1e-4)  # LARC's eps
+            assert float((w.detach() - old).norm() / old.norm()) == pytest.approx(
+                0.5 * 0.02, rel=1e-4
+            )  # LARC's eps
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -153,13 +167,19 @@ def test_lars_takes_a_closure_and_later_groups():
 def test_made_sgd_is_torchs_to_the_bit(motion):
     ours, theirs = weights(), weights()
     settings = {"lr": 1.0, "weight_decay": 0.1, **motion}
-    assert same(train(make(ours, name="sgd", **settings), ours), train(torch.optim.SGD(theirs, **settings), theirs))
+    assert same(
+        train(make(ours, name="sgd", **settings), ours),
+        train(torch.optim.SGD(theirs, **settings), theirs),
+    )
 
 
 def test_made_adamw_is_torchs_to_the_bit_with_the_momentum_as_its_first_beta():
     ours, theirs = weights(), weights()
     adamw = torch.optim.AdamW(theirs, lr=1.0, betas=(0.8, 0.999), weight_decay=0.1)
-    assert same(train(make(ours, name="adamw", lr=1.0, momentum=0.8, weight_decay=0.1), ours), train(adamw, theirs))
+    assert same(
+        train(make(ours, name="adamw", lr=1.0, momentum=0.8, weight_decay=0.1), ours),
+        train(adamw, theirs),
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -179,7 +199,12 @@ def test_excluded_parameters_do_not_decay_and_the_others_do(name):
 def test_excluded_parameters_of_lars_are_plain_sgd(double):
     ours, theirs = weights(), weights()
     lars = make(ours, name="lars", lr=1.0, weight_decay=0.5, exclude=True)
-    split = zip(SHAPES, train(lars, ours), train(torch.optim.SGD(theirs, lr=1.0, momentum=0.9), theirs), strict=True)
+    split = zip(
+        SHAPES,
+        train(lars, ours),
+        train(torch.optim.SGD(theirs, lr=1.0, momentum=0.9), theirs),
+        strict=True,
+    )
     for shape, a, b in split:
         assert torch.allclose(a, b, rtol=1e-12) == (len(shape) <= 1)
 
@@ -190,16 +215,30 @@ def test_one_kind_of_parameters_makes_one_group(part):
 
 
 CHANGES = {
-    "sgd": [{"momentum": 0.5}, {"weight_decay": 0.2}, {"nesterov": True}, {"exclude": True}, {"name": "adamw"}],
+    "sgd": [
+        {"momentum": 0.5},
+        {"weight_decay": 0.2},
+        {"nesterov": True},
+        {"exclude": True},
+        {"name": "adamw"},
+    ],
     "adamw": [{"momentum": 0.5}, {"weight_decay": 0.2}, {"exclude": True}, {"name": "lars"}],
     "lars": [
-        *({"momentum": 0.5}, {"weight_decay": 0.2}, {"nesterov": True}, {"exclude": True}, {"trust": 0.01}),
+        *(
+            {"momentum": 0.5},
+            {"weight_decay": 0.2},
+            {"nesterov": True},
+            {"exclude": True},
+            {"trust": 0.01},
+        ),
         *({"variant": variant} for variant in VARIANTS if variant != "after"),
     ],
 }
 
 
-@pytest.mark.parametrize("name, change", [(name, change) for name in NAMES for change in CHANGES[name]], ids=str)
+@pytest.mark.parametrize(
+    "name, change", [(name, change) for name in NAMES for change in CHANGES[name]], ids=str
+)
 def test_every_keyword_has_an_effect(name, change):
     def end(**settings):
         p = weights()
@@ -229,7 +268,10 @@ def test_a_capturable_rate_is_one_tensor_that_set_rate_writes_into(name):
     p, q = weights(), weights()
     optimiser = make(p, name=name, lr=1.0, weight_decay=0.1, exclude=True, capturable=True)
     rates = [group["lr"] for group in optimiser.param_groups]
-    assert all(rate.shape == () and rate.dtype == torch.float32 and rate.device == p[0].device for rate in rates)
+    assert all(
+        rate.shape == () and rate.dtype == torch.float32 and rate.device == p[0].device
+        for rate in rates
+    )
     places = [rate.data_ptr() for rate in rates]
     ends = train(optimiser, p)
     assert [group["lr"].data_ptr() for group in optimiser.param_groups] == places
@@ -282,12 +324,20 @@ def test_a_checkpoint_brings_values_not_kernels(name, there):
     source = make(p, name=name, lr=1.0, exclude=True, capturable=there)
     train(source, p, [0.25])
     target = make(q, name=name, lr=1.0, exclude=True, capturable=not there)
-    before = [{key: group[key] for key in optim.KERNEL if key in group} for group in target.param_groups]
+    before = [
+        {key: group[key] for key in optim.KERNEL if key in group} for group in target.param_groups
+    ]
     rates = [group["lr"] for group in target.param_groups]
     target.load_state_dict(saved(source))
-    assert [{key: group[key] for key in optim.KERNEL if key in group} for group in target.param_groups] == before
+    assert [
+        {key: group[key] for key in optim.KERNEL if key in group} for group in target.param_groups
+    ] == before
     for group, rate in zip(target.param_groups, rates, strict=True):
-        assert group["lr"] == 0.25 and type(group["lr"]) is type(rate) and (there or group["lr"] is rate)
+        assert (
+            group["lr"] == 0.25
+            and type(group["lr"]) is type(rate)
+            and (there or group["lr"] is rate)
+        )
     with torch.no_grad():
         for a, b in zip(q, p, strict=True):
             a.copy_(b)
@@ -324,11 +374,15 @@ def test_a_broken_gradient_is_not_hidden_by_clipping():
     assert not clip(p, 1.0).isfinite() and not p[0].grad.isfinite().all()
 
 
-@pytest.mark.parametrize("broken", [[math.inf, 1.0], [math.nan, 1.0], [3e30, 3e30], [-math.inf, math.inf]])
+@pytest.mark.parametrize(
+    "broken", [[math.inf, 1.0], [math.nan, 1.0], [3e30, 3e30], [-math.inf, math.inf]]
+)
 def test_clipping_by_a_norm_that_is_not_finite_leaves_no_finite_gradient(broken):
     p = [torch.zeros(2, requires_grad=True), torch.zeros(3, requires_grad=True)]
     p[0].grad, p[1].grad = torch.tensor(broken), torch.ones(3)
-    assert not clip(p, None).isfinite() and torch.equal(p[1].grad, torch.ones(3))  # None only measures
+    assert not clip(p, None).isfinite() and torch.equal(
+        p[1].grad, torch.ones(3)
+    )  # None only measures
     assert not clip(p, 1.0).isfinite()
     assert all(w.grad.isnan().all() for w in p)
 
@@ -344,7 +398,9 @@ WRONG = {
     "momentum of one": lambda: make(ONE, name="sgd", lr=0.1, momentum=1.0),
     "momentum below zero": lambda: Lars(ONE, lr=0.1, momentum=-0.1),
     "negative decay": lambda: make(ONE, name="lars", lr=0.1, weight_decay=-1e-4),
-    "nesterov without momentum": lambda: make(ONE, name="lars", lr=0.1, momentum=0.0, nesterov=True),
+    "nesterov without momentum": lambda: make(
+        ONE, name="lars", lr=0.1, momentum=0.0, nesterov=True
+    ),
     "nesterov in adamw": lambda: make(ONE, name="adamw", lr=0.1, nesterov=True),
     "no trust": lambda: make(ONE, name="lars", lr=0.1, trust=0.0),
     "an unknown variant": lambda: make(ONE, name="lars", lr=0.1, variant="before"),
@@ -355,7 +411,9 @@ WRONG = {
     "a negative decay of a later group": lambda: Lars(ONE[:1], lr=0.1).add_param_group(
         {"params": ONE[1:], "weight_decay": -1.0}
     ),
-    "no trust in a later group": lambda: Lars(ONE[:1], lr=0.1).add_param_group({"params": ONE[1:], "trust": 0.0}),
+    "no trust in a later group": lambda: Lars(ONE[:1], lr=0.1).add_param_group(
+        {"params": ONE[1:], "trust": 0.0}
+    ),
     "clipping to nothing": lambda: clip(ONE, 0.0),
     "another number of groups": lambda: make(ONE, name="sgd", lr=0.1, exclude=True).load_state_dict(
         make(ONE, name="sgd", lr=0.1).state_dict()
@@ -376,7 +434,14 @@ def test_wrong_optimisers_end_in_a_sentence(case):
 @pytest.mark.parametrize("name, variant", KINDS)
 def test_a_captured_step_follows_the_rate(name, variant):
     """The very first step is the captured one, and equals the eager run on the same kernels to the bit."""
-    settings = {"name": name, "lr": 1.0, "weight_decay": 0.1, "exclude": True, "variant": variant, "capturable": True}
+    settings = {
+        "name": name,
+        "lr": 1.0,
+        "weight_decay": 0.1,
+        "exclude": True,
+        "variant": variant,
+        "capturable": True,
+    }
     p, q = ([w.detach().cuda().requires_grad_() for w in weights()] for _ in range(2))
     captured, eager = make(p, **settings), make(q, **settings)
     push(p, 0)

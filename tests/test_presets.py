@@ -43,9 +43,18 @@ EFFECT = {
         groups=4,
     ),
     "eqco": dict(
-        base=("simclr", dict(groups=None)), negatives=6, alpha=10.0, tau=0.3, momentum=0.5, dim=5, hidden=7, groups=4
+        base=("simclr", dict(groups=None)),
+        negatives=6,
+        alpha=10.0,
+        tau=0.3,
+        momentum=0.5,
+        dim=5,
+        hidden=7,
+        groups=4,
     ),
-    "simo": dict(negatives=3, shared=False, alpha=10.0, tau=0.3, momentum=0.5, dim=5, hidden=7, groups=4),
+    "simo": dict(
+        negatives=3, shared=False, alpha=10.0, tau=0.3, momentum=0.5, dim=5, hidden=7, groups=4
+    ),
     "dcl": dict(
         base="mocov1",
         tau=0.3,
@@ -132,7 +141,10 @@ EFFECT = {
 
 def trace(learner):
     """What a keyword may change: losses and weights of four steps."""
-    losses, sums = train(learner, 4, total=4), [p.detach().double().sum().item() for p in learner.parameters()]
+    losses, sums = (
+        train(learner, 4, total=4),
+        [p.detach().double().sum().item() for p in learner.parameters()],
+    )
     assert all(math.isfinite(x) for x in losses + sums)
     return losses, sums
 
@@ -142,7 +154,11 @@ def test_every_keyword_has_an_effect(method, keyword):
     changed = EFFECT[method][keyword]
     value, needs = changed if isinstance(changed, tuple) else (changed, {})
     torch.manual_seed(3)
-    base = {name: value for name, value in needs.items() if name != keyword} if keyword != "base" else {}
+    base = (
+        {name: value for name, value in needs.items() if name != keyword}
+        if keyword != "base"
+        else {}
+    )
     before = trace(make(method, **base))
     torch.manual_seed(3)
     after = trace(make(method, **{**needs, keyword: value}))
@@ -151,7 +167,9 @@ def test_every_keyword_has_an_effect(method, keyword):
 
 
 def test_the_tables_of_this_file_name_every_keyword():
-    assert {method: set(arguments(method)) for method in PRESETS} == {m: set(k) for m, k in EFFECT.items()}
+    assert {method: set(arguments(method)) for method in PRESETS} == {
+        m: set(k) for m, k in EFFECT.items()
+    }
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -163,7 +181,9 @@ def test_forward_is_pure(double, variant):
     b = batch(learner.views, step=7)
     first, second = learner(b), learner(b)
     assert torch.equal(first.loss, second.loss) and torch.equal(first.keys, second.keys)
-    moved = {name for name, value in learner.state_dict().items() if not torch.equal(value, before[name])}
+    moved = {
+        name for name, value in learner.state_dict().items() if not torch.equal(value, before[name])
+    }
     assert moved and all("running_" in name or "num_batches" in name for name in moved)
 
 
@@ -204,9 +224,13 @@ def test_torch_compile_takes_the_whole_graph(double, variant):
     grads = []
     for forward in (learner, compiled):
         out = forward(b)
-        grads.append(torch.autograd.grad(out.loss, [p for _, p in trained(learner)], allow_unused=True))
+        grads.append(
+            torch.autograd.grad(out.loss, [p for _, p in trained(learner)], allow_unused=True)
+        )
     assert torch.allclose(out.loss, learner(b).loss)
-    for (name, _), plain, ours in zip(trained(learner), *grads, strict=True):  # torch 2.11 once lost some, unsaid
+    for (name, _), plain, ours in zip(
+        trained(learner), *grads, strict=True
+    ):  # torch 2.11 once lost some, unsaid
         assert (plain is None) == (ours is None), name
         assert plain is None or torch.allclose(ours, plain, atol=1e-10), name
     if any(part.filling for part in learner.modules() if hasattr(part, "filling")):
@@ -222,13 +246,19 @@ def test_views_at_once_are_views_one_by_one(double, variant, monkeypatch):
         monkeypatch.setattr(passes, "worth_it", lambda images, answer=at_once: answer)
         torch.manual_seed(1)
         learners.append(make(variant))
-        learners[-1].online.register_forward_pre_hook(lambda _, x, at_once=at_once: seen.append((at_once, len(x[0]))))
+        learners[-1].online.register_forward_pre_hook(
+            lambda _, x, at_once=at_once: seen.append((at_once, len(x[0])))
+        )
         losses.append(train(learners[-1], 4))
     assert all(abs(a - b) < 1e-9 * max(1, abs(a)) for a, b in zip(*losses, strict=True))
-    for (name, a), b in zip(learners[0].state_dict().items(), learners[1].state_dict().values(), strict=True):
+    for (name, a), b in zip(
+        learners[0].state_dict().items(), learners[1].state_dict().values(), strict=True
+    ):
         assert torch.allclose(a, b, rtol=1e-8, atol=1e-10), name
     if len(learners[0].seen) > 1 and not learners[0].joint and "crops" not in variant:
-        assert max(size for at_once, size in seen if at_once) > max(size for at_once, size in seen if not at_once)
+        assert max(size for at_once, size in seen if at_once) > max(
+            size for at_once, size in seen if not at_once
+        )
     compiled = torch.compile(learners[1], fullgraph=True, backend="eager")
     b = batch(learners[1].views, step=9)
     assert torch.allclose(compiled(b).loss, learners[1](b).loss)
@@ -239,10 +269,14 @@ def test_real_compilation_gives_the_eager_loss():
     """One small case through the default backend: the noise, the products and the losses survive it."""
     learner = make("msbreg")
     b = batch(learner.views)
-    assert torch.allclose(torch.compile(learner, fullgraph=True)(b).loss, learner(b).loss, rtol=1e-4)
+    assert torch.allclose(
+        torch.compile(learner, fullgraph=True)(b).loss, learner(b).loss, rtol=1e-4
+    )
 
 
-@pytest.mark.parametrize("variant", ["npid", "mocov2", "adco"])  # memory, queue and bank take in what is computed
+@pytest.mark.parametrize(
+    "variant", ["npid", "mocov2", "adco"]
+)  # memory, queue and bank take in what is computed
 def test_memories_take_steps_in_bfloat16(variant):
     learner = make(variant).bfloat16()
     for step in range(2):
@@ -268,7 +302,7 @@ def test_the_order_of_images_in_a_batch_does_not_matter(double, variant):
     convert(learner, groups=1)  # groups go by place
     b = batch(learner.views)
     order = torch.randperm(8)
-    turned = Batch([view[order] for view in b.views], b.owner[order])
+    turned = Batch([view[order] for view in b.views], b.image_ids[order])
     assert torch.allclose(learner(b).loss, learner(turned).loss, rtol=1e-10)
 
 
@@ -281,7 +315,9 @@ def test_every_preset_names_its_paper_and_states_its_loss():
 
 
 def test_a_keyword_with_a_typo_is_refused_with_the_nearest():
-    with pytest.raises(ValueError, match=r"method adco has no argument 'tau_bnk', did you mean 'tau_bank'\?"):
+    with pytest.raises(
+        ValueError, match=r"method adco has no argument 'tau_bnk', did you mean 'tau_bank'\?"
+    ):
         build("adco", Tiny(), tau_bnk=1.0)
     with pytest.raises(ValueError, match=r"there is no method 'simclrr', did you mean 'simclr'\?"):
         build("simclrr", Tiny())
@@ -293,5 +329,9 @@ if __name__ == "__main__":  # python -m tests.test_presets writes the golden num
     for variant in VARIANTS:
         torch.manual_seed(7)
         frozen[variant] = train(make(variant), 5, total=5)
-    versions = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
+    versions = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
     GOLDEN.write_text(json.dumps({"versions": versions, "losses": frozen}, indent=1) + "\n")

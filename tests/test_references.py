@@ -35,7 +35,10 @@ CASES = {
         lambda a, b: eqco.loss(
             torch.cat([unit(a), unit(b)]),
             torch.cat([unit(b), unit(a)]),
-            [torch.cat([unit(a), unit(b)])[[j for j in range(2 * N) if j % N != i % N]] for i in range(2 * N)],
+            [
+                torch.cat([unit(a), unit(b)])[[j for j in range(2 * N) if j % N != i % N]]
+                for i in range(2 * N)
+            ],
             0.3,
             50.0,
         ),
@@ -161,7 +164,9 @@ def test_gradcheck_of_the_detached_ones():
 
 def test_multiplier_equals_the_paper():
     a, b = rand(N, D), rand(N, D)
-    assert (A.npc_multiplier(a, b, tau=0.3) - dcl.multiplier(unit(a), unit(b), 0.3)).abs().max() < 1e-12
+    assert (
+        A.npc_multiplier(a, b, tau=0.3) - dcl.multiplier(unit(a), unit(b), 0.3)
+    ).abs().max() < 1e-12
 
 
 def test_brownian_is_the_mean_dot_with_one_unit_direction_per_image():

@@ -30,12 +30,17 @@ def test_permutations_are_permutations_and_differ():
 
 def test_draws_depend_on_the_id_not_on_the_place():
     key, ids = rng.key(4), torch.randperm(100)
-    assert torch.equal(rng.normal(rng.fold(key, ids), 3), rng.normal(rng.fold(key, torch.arange(100)), 3)[ids])
+    assert torch.equal(
+        rng.normal(rng.fold(key, ids), 3), rng.normal(rng.fold(key, torch.arange(100)), 3)[ids]
+    )
 
 
 def test_names_lead_to_streams_of_their_own():
     assert rng.number(0, "order", 1) == rng.number(0, "order", 1)
-    assert len({rng.number(seed, name) for seed in range(50) for name in ("init", "order", "noise")}) == 150
+    assert (
+        len({rng.number(seed, name) for seed in range(50) for name in ("init", "order", "noise")})
+        == 150
+    )
     assert rng.generator(0, "init").initial_seed() != rng.generator(0, "noise").initial_seed()
 
 

@@ -23,7 +23,11 @@ def test_constant_is_one_everywhere():
 
 def test_cosine_runs_from_one_over_the_middle_to_its_floor():
     assert cosine(0.0) == 1.0 and cosine(1.0) == 0.0 and cosine(0.5) == pytest.approx(0.5)
-    assert cosine(0.0, 0.02) == 1.0 and cosine(1.0, 0.02) == 0.02 and cosine(0.5, 0.02) == pytest.approx(0.51)
+    assert (
+        cosine(0.0, 0.02) == 1.0
+        and cosine(1.0, 0.02) == 0.02
+        and cosine(0.5, 0.02) == pytest.approx(0.51)
+    )
 
 
 def test_adco_falls_per_epoch_to_its_final_rate():
@@ -36,15 +40,19 @@ def test_adco_falls_per_epoch_to_its_final_rate():
 def test_moco_v1_falls_tenfold_at_120_and_160():
     schedule = Schedule(name="steps", epochs=EPOCHS, at=(120, 160))
     for step, factor in enumerate(curve(schedule)):
-        assert factor == pytest.approx(1 if step < 120 * PER else 0.1 if step < 160 * PER else 0.01, rel=1e-15)
+        assert factor == pytest.approx(
+            1 if step < 120 * PER else 0.1 if step < 160 * PER else 0.01, rel=1e-15
+        )
 
 
 def test_inv_spread_has_a_factor_for_each_epoch():
     schedule = Schedule(name="steps", epochs=300, at=(120, 160, 200), factors=(0.1, 0.05, 0.01))
-    assert [schedule.factor(epoch * PER, PER) for epoch in (0, 119, 120, 159, 160, 199, 200, 299)] == [
-        *(1.0, 1.0, 0.1, 0.1, 0.05, 0.05, 0.01, 0.01)
-    ]
-    from_zero = Schedule(name="steps", epochs=300, at=(0, 120, 160, 200), factors=(1.0, 0.1, 0.05, 0.01))
+    assert [
+        schedule.factor(epoch * PER, PER) for epoch in (0, 119, 120, 159, 160, 199, 200, 299)
+    ] == [*(1.0, 1.0, 0.1, 0.1, 0.05, 0.05, 0.01, 0.01)]
+    from_zero = Schedule(
+        name="steps", epochs=300, at=(0, 120, 160, 200), factors=(1.0, 0.1, 0.05, 0.01)
+    )
     assert curve(from_zero) == curve(schedule)
 
 
@@ -66,7 +74,10 @@ def test_cld_warms_up_from_a_hundredth():
 
 
 def test_simo_multiplies_the_whole_cosine_by_its_warm_up():
-    schedule, warm = Schedule(name="cosine", epochs=EPOCHS, warmup=10, form="times", start=0.001), 10 * PER
+    schedule, warm = (
+        Schedule(name="cosine", epochs=EPOCHS, warmup=10, form="times", start=0.001),
+        10 * PER,
+    )
     for step, factor in enumerate(curve(schedule)):
         part = min(step / warm, 1)
         whole = 0.5 * (1 + math.cos(math.pi * step / TOTAL))
@@ -102,7 +113,11 @@ SCHEDULES = st.one_of(
         per=st.sampled_from(["step", "epoch"]),
     ),
     st.builds(
-        Schedule, name=st.just("steps"), epochs=st.integers(6, 1000), at=st.just((3, 5)), factors=st.floats(0, 1)
+        Schedule,
+        name=st.just("steps"),
+        epochs=st.integers(6, 1000),
+        at=st.just((3, 5)),
+        factors=st.floats(0, 1),
     ),
 )
 
@@ -118,7 +133,11 @@ def test_per_epoch_stands_still_within_an_epoch_exactly(epochs, per_epoch, data)
     epoch = data.draw(st.integers(0, epochs - 1))
     schedule = Schedule(name="cosine", epochs=epochs, per="epoch")
     first, last = epoch * per_epoch, (epoch + 1) * per_epoch - 1
-    assert schedule.factor(first, per_epoch) == schedule.factor(last, per_epoch) == cosine(epoch / epochs)
+    assert (
+        schedule.factor(first, per_epoch)
+        == schedule.factor(last, per_epoch)
+        == cosine(epoch / epochs)
+    )
 
 
 @given(st.integers(1, 5000), st.integers(1, 1000))
@@ -141,9 +160,15 @@ STEPS = {"name": "steps", "epochs": 20, "at": (4, 9)}
 @pytest.mark.parametrize(
     "base, change",
     [
-        *((BASE, change) for change in ({"name": "constant"}, {"epochs": 21}, {"warmup": 4}, {"form": "times"})),
+        *(
+            (BASE, change)
+            for change in ({"name": "constant"}, {"epochs": 21}, {"warmup": 4}, {"form": "times"})
+        ),
         *((BASE, change) for change in ({"start": 0.2}, {"floor": 0.1}, {"per": "epoch"})),
-        *((STEPS, change) for change in ({"at": (4, 8)}, {"factors": 0.2}, {"factors": (0.1, 0.05)})),
+        *(
+            (STEPS, change)
+            for change in ({"at": (4, 8)}, {"factors": 0.2}, {"factors": (0.1, 0.05)})
+        ),
     ],
     ids=str,
 )
@@ -154,7 +179,9 @@ def test_every_field_has_an_effect(base, change):
 
 def test_schedules_are_values():
     schedule = Schedule(**STEPS)
-    assert pickle.loads(pickle.dumps(schedule)) == schedule and hash(schedule) == hash(Schedule(**STEPS))
+    assert pickle.loads(pickle.dumps(schedule)) == schedule and hash(schedule) == hash(
+        Schedule(**STEPS)
+    )
 
 
 def test_square_root_and_linear_scaling_of_simclr_meet_at_4096():
@@ -188,7 +215,9 @@ WRONG = {
     "the same step twice": lambda: Schedule(name="steps", epochs=5, at=(2, 2)),
     "too few factors": lambda: Schedule(name="steps", epochs=5, at=(2, 3), factors=(0.1,)),
     "a negative factor": lambda: Schedule(name="steps", epochs=5, at=(2,), factors=-0.1),
-    "one negative factor of two": lambda: Schedule(name="steps", epochs=5, at=(2, 3), factors=(0.1, -0.1)),
+    "one negative factor of two": lambda: Schedule(
+        name="steps", epochs=5, at=(2, 3), factors=(0.1, -0.1)
+    ),
     "a step before the run": lambda: Schedule(epochs=5).factor(-1, 10),
     "a step after the run": lambda: Schedule(epochs=5).factor(51, 10),
     "epochs without steps": lambda: Schedule(epochs=5).factor(0, 0),
@@ -202,7 +231,9 @@ def test_lists_are_taken_as_tuples():
     for epoch, factor in ((0, 1.0), (2, 0.5), (3, 0.1), (9, 0.1)):
         assert steps(epoch, [2, 3], [0.5, 0.1]) == factor
     listed = Schedule(name="steps", epochs=5, at=[2, 3], factors=[0.5, 0.1])
-    assert listed == Schedule(name="steps", epochs=5, at=(2, 3), factors=(0.5, 0.1)) and hash(listed)
+    assert listed == Schedule(name="steps", epochs=5, at=(2, 3), factors=(0.5, 0.1)) and hash(
+        listed
+    )
     with pytest.raises(ValueError, match="2 epochs to fall at need as many factors or one, got 1"):
         Schedule(name="steps", epochs=5, at=[2, 3], factors=[0.5])
 

@@ -60,20 +60,46 @@ VARIANTS = {
     "jcl-each": ("jcl", dict(form="each", ramp=None)),
     "npid-nce": ("npid", dict(negatives=7, tau=0.07)),
     "msbreg-two": ("msbreg", dict(views=2)),
-    "msbreg-leave-one-out": ("msbreg", dict(centroid="leave-one-out", singular_form="nuclear", brownian_form="view")),
-    "msbreg-all": ("msbreg", dict(centroid="all", singular_form="correlation", brownian_form="gaussian")),
+    "msbreg-leave-one-out": (
+        "msbreg",
+        dict(centroid="leave-one-out", singular_form="nuclear", brownian_form="view"),
+    ),
+    "msbreg-all": (
+        "msbreg",
+        dict(centroid="all", singular_form="correlation", brownian_form="gaussian"),
+    ),
     "msbreg-repeat": ("msbreg", dict(centroid="repeat", uniform=0.5, on="projection")),
     "msbreg-layer": ("msbreg", dict(norm="layer")),
     "msbreg-weight": ("msbreg", dict(norm="weight", renormalise=False)),
-    "custom-eqco-bank": ("custom", dict(negatives="in-batch-keys+bank", bank=12, alpha=50.0, twin="ema", groups=2)),
-    "custom-dcl-queue": ("custom", dict(negatives="queue", queue=20, coupling="decoupled", twin="ema", groups=2)),
+    "custom-eqco-bank": (
+        "custom",
+        dict(negatives="in-batch-keys+bank", bank=12, alpha=50.0, twin="ema", groups=2),
+    ),
+    "custom-dcl-queue": (
+        "custom",
+        dict(negatives="queue", queue=20, coupling="decoupled", twin="ema", groups=2),
+    ),
     "custom-jcl-batch": (
         "custom",
-        dict(negatives="in-batch-keys", strength=4.0, pairing="many-keys", views=4, twin="ema", subset=5),
+        dict(
+            negatives="in-batch-keys",
+            strength=4.0,
+            pairing="many-keys",
+            views=4,
+            twin="ema",
+            subset=5,
+        ),
     ),
     "custom-align": (
         "custom",
-        dict(negatives="none", predictor=True, twin="stop-gradient", brownian=0.1, singular_value=0.01, uniform=0.1),
+        dict(
+            negatives="none",
+            predictor=True,
+            twin="stop-gradient",
+            brownian=0.1,
+            singular_value=0.01,
+            uniform=0.1,
+        ),
     ),
 }
 
@@ -82,7 +108,9 @@ def make(variant, **changes):
     """A small learner of a variant; the same weights for the same torch seed."""
     method, choices = VARIANTS[variant]
     merged = {**SMALL[method], **choices, **changes}
-    return build(method, Tiny(), **{name: value for name, value in merged.items() if value is not None})
+    return build(
+        method, Tiny(), **{name: value for name, value in merged.items() if value is not None}
+    )
 
 
 def batch(views, n=8, size=8, step=0, start=0):
@@ -90,8 +118,12 @@ def batch(views, n=8, size=8, step=0, start=0):
     generator = torch.Generator().manual_seed(1000 + step)
     dtype = torch.get_default_dtype()
     kinds = torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(1), dtype=dtype)
-    base = kinds[torch.arange(n) % 4] + 0.3 * torch.rand(n, 3, size, size, generator=generator, dtype=dtype)
-    images = [base + 0.2 * torch.rand(base.shape, generator=generator, dtype=dtype) for _ in range(views)]
+    base = kinds[torch.arange(n) % 4] + 0.3 * torch.rand(
+        n, 3, size, size, generator=generator, dtype=dtype
+    )
+    images = [
+        base + 0.2 * torch.rand(base.shape, generator=generator, dtype=dtype) for _ in range(views)
+    ]
     return Batch(images, torch.arange(start, start + n))
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 # imported when first used, so that `antipode --help` need not wait for torch
 HOMES = {
     **dict.fromkeys(
-        ("Run", "analyse", "embed", "evaluate", "export", "load_backbone", "pretrain", "report"), "antipode.api"
+        ("Run", "analyse", "embed", "evaluate", "export", "load_backbone", "pretrain", "report"),
+        "antipode.api",
     ),
     **dict.fromkeys(("build", "list_methods"), "antipode.papers"),
     **dict.fromkeys(("list_datasets", "list_protocols", "list_recipes"), "antipode.listing"),

@@ -26,13 +26,13 @@ from antipode.evaluation.features import extract
 from antipode.evaluation.nearest import accuracy
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Task
-from antipode.files import whole
+from antipode.files import atomic_write
 from antipode.nets.weights import Normal, normal
 from antipode.recipe.resolve import Recipe, difference, resolve
 from antipode.reporting.page import page
 from antipode.runs import features as table
 from antipode.runs.export import export as write_export
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 from antipode.runs.restore import restored
 from antipode.runs.run import Subject, subject
 from antipode.training.loop import Monitor, pick_device, train
@@ -55,12 +55,12 @@ class Run:
     @property
     def scores(self) -> dict[str, Any]:
         """What evaluations have added."""
-        content: dict[str, Any] = RunDir(self.path).read_json("scores.json")
+        content: dict[str, Any] = RunFolder(self.path).read_json("scores.json")
         return content
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        return RunDir(self.path).metrics()
+        return RunFolder(self.path).metrics()
 
     def backbone(self) -> nn.Module:
         """The trained backbone, in eval mode."""
@@ -94,16 +94,24 @@ def pretrain(
         "train.device": device,
         "train.precision": precision,
     }
-    named = data if isinstance(data, str) or data is None else f"python:{type(datasets(data)[0]).__name__}"
+    named = (
+        data
+        if isinstance(data, str) or data is None
+        else f"python:{type(datasets(data)[0]).__name__}"
+    )
     asked = partial(resolve, recipe, method=method, data=named, overrides=overrides, flags=flags)
     wanted = asked()
-    run = RunDir(out or Path("runs") / f"{wanted.data.name.replace('/', '-').replace(':', '-')}.{wanted.method.name}")
+    run = RunFolder(
+        out
+        or Path("runs")
+        / f"{wanted.data.name.replace('/', '-').replace(':', '-')}.{wanted.method.name}"
+    )
     with _claimed(run):
         return _pretrained(run, wanted, asked, data, module, resume, overwrite, quiet)
 
 
 def _pretrained(
-    run: RunDir,
+    run: RunFolder,
     wanted: Recipe,
     asked: Callable[..., Recipe],
     data: Given | None,
@@ -123,19 +131,32 @@ def _pretrained(
     if module is not None:
         splits = _fitting(f"a module of one's own ({type(module).__name__})", module, splits)
     wanted = asked(images=len(splits.pretrain))  # a memory or queue may depend on their number
-    if run.begun() and not overwrite:
+    if run.has_checkpoint() and not overwrite:
         _same(run, wanted)
     elif (run.path / "network.json").exists() and not overwrite:
-        raise ValueError(f"{run.path} holds the scores of a network that no run made: use another --out")
+        raise ValueError(
+            f"{run.path} holds the scores of a network that no run made: use another --out"
+        )
     watch = _monitor(wanted, splits)
-    fresh = [flag for flag, given in (("--no-resume", not resume), ("--overwrite", overwrite)) if given]
+    fresh = [
+        flag for flag, given in (("--no-resume", not resume), ("--overwrite", overwrite)) if given
+    ]
     again = f"the same command without {' and '.join(fresh)}" if fresh else "the same command"
-    train(wanted, run, splits=splits, backbone=module, monitor=watch, overwrite=overwrite, again=again, quiet=quiet)
+    train(
+        wanted,
+        run,
+        splits=splits,
+        backbone=module,
+        monitor=watch,
+        overwrite=overwrite,
+        again=again,
+        quiet=quiet,
+    )
     return Run(run.path, module, None if isinstance(data, str) else data)
 
 
 @contextmanager
-def _claimed(run: RunDir) -> Iterator[None]:
+def _claimed(run: RunFolder) -> Iterator[None]:
     """The folder for this process, before anybody looks what is in it; one that was made for nothing goes again."""
     made = [place for place in (run.path, *run.path.parents) if not place.exists()]
     try:
@@ -152,22 +173,28 @@ def _claimed(run: RunDir) -> Iterator[None]:
         run.release()
 
 
-def _intended(run: RunDir, resume: bool, overwrite: bool) -> tuple[bool, bool]:
+def _intended(run: RunFolder, resume: bool, overwrite: bool) -> tuple[bool, bool]:
     """Whether to go on with a run that is there, and whether to replace it."""
     if dist.restarted() and run.read_json("env.json").get("launch") == dist.launch():
         return True, False  # what is there is the first attempt's, not what was to be replaced
-    if not resume and not overwrite and run.holds_run() and run.trained():
-        raise ValueError(f"{run.path} holds a run already: go on with --resume, or replace it with --overwrite")
+    if not resume and not overwrite and run.holds_run() and run.has_trained():
+        raise ValueError(
+            f"{run.path} holds a run already: go on with --resume, or replace it with --overwrite"
+        )
     return resume, overwrite
 
 
 def _tell(recipe: Recipe, splits: Splits) -> None:
     """Say what a recipe does to images of one's own that a user may not expect."""
     if splits.channels not in (1, 3) and recipe.views.policy != "shapes":
-        gone = "the views go without saturation, hue and greyscale, which are of red, green and blue"
+        gone = (
+            "the views go without saturation, hue and greyscale, which are of red, green and blue"
+        )
         warnings.warn(f"images of {splits.channels} channels: {gone}", stacklevel=4)
     if recipe.data.name not in SETS and 2 * splits.size <= recipe.views.size:
-        fit = f"--set views.size={splits.size}" + (" --set backbone.stem=small" if splits.size <= 64 else "")
+        fit = f"--set views.size={splits.size}" + (
+            " --set backbone.stem=small" if splits.size <= 64 else ""
+        )
         warnings.warn(
             f"images of {splits.size} px are enlarged to views of {recipe.views.size}, which takes "
             f"{(recipe.views.size / splits.size) ** 2:.0f} times the time: {fit} suits them",
@@ -180,25 +207,35 @@ def counted(recipe: Recipe, again: Callable[..., Recipe]) -> Recipe:
     try:
         return again(images=len(load(recipe.data.name, recipe.data.root).pretrain))
     except (ValueError, OSError) as error:
-        warnings.warn(f"how many images there are is not known, and a queue or bank may follow ({error})", stacklevel=2)
+        warnings.warn(
+            f"how many images there are is not known, and a queue or bank may follow ({error})",
+            stacklevel=2,
+        )
         return recipe
 
 
-def _same(run: RunDir, wanted: Recipe) -> None:
+def _same(run: RunFolder, wanted: Recipe) -> None:
     """Refuse to go on with a run that was started with another recipe, or with one that is lost."""
     if not run.holds_run():
-        raise ValueError(f"{run.path} holds checkpoints but no recipe.json: bring it back, or use --overwrite")
+        raise ValueError(
+            f"{run.path} holds checkpoints but no recipe.json: bring it back, or use --overwrite"
+        )
     begun = Recipe.read(run.path / "recipe.json")
     changed = difference(begun, wanted)
     if _moved(begun.data.name, wanted.data.name):  # how many images there are is compared later
         changed = [line for line in changed if not line.startswith("data.name: ")]
         if not changed and dist.first():
-            warnings.warn(f"the images of {begun.data.name} are read from {wanted.data.name} now", stacklevel=4)
+            warnings.warn(
+                f"the images of {begun.data.name} are read from {wanted.data.name} now",
+                stacklevel=4,
+            )
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         text = "; ".join(changed[:3])
         own = f"the run's own {run.path / 'recipe.json'} goes on with it"
-        raise ValueError(f"{run.path} was started with another recipe ({text}{more}); use another --out, or {own}")
+        raise ValueError(
+            f"{run.path} was started with another recipe ({text}{more}); use another --out, or {own}"
+        )
 
 
 def _moved(old: str, new: str) -> bool:
@@ -217,12 +254,16 @@ def _monitor(recipe: Recipe, splits: Splits) -> Monitor | None:
         return None
     absent = _unscorable(splits)
     if test is None or absent:
-        warnings.warn(f"monitor.knn_every does nothing: {splits.name} has no {absent}", stacklevel=4)
+        warnings.warn(
+            f"monitor.knn_every does nothing: {splits.name} has no {absent}", stacklevel=4
+        )
         return None
 
     def monitor(learner: Any, epoch: int) -> dict[str, float]:
-        look = eye(recipe, splits).to(next(learner.parameters()).device)
-        train_set, test_set = (extract(learner.backbone, look, source) for source in (splits.train, test))
+        eval_view = eye(recipe, splits).to(next(learner.parameters()).device)
+        train_set, test_set = (
+            extract(learner.backbone, eval_view, source) for source in (splits.train, test)
+        )
         k = min(200, len(train_set.x))
         classes = int(train_set.y.max()) + 1
         return {"knn": accuracy(train_set, test_set, k=k, tau=0.07, classes=classes)}
@@ -284,17 +325,30 @@ def evaluate(
     that a run of one's own had, to load its weights into. Protocols that do not fit raise when all others are filed;
     the exception's `scores` are those of the others.
     """
-    wanted = {name: protocol.known(name) for name in ([protocols] if isinstance(protocols, str) else protocols)}
+    wanted = {
+        name: protocol.known(name)
+        for name in ([protocols] if isinstance(protocols, str) else protocols)
+    }
     if not wanted:
-        raise ValueError(f"there is nothing to evaluate: choose protocols from {', '.join(protocol.PROTOCOLS)}")
-    home = data if isinstance(data, str) else next((one.data for one in wanted.values() if one.data), None)
+        raise ValueError(
+            f"there is nothing to evaluate: choose protocols from {', '.join(protocol.PROTOCOLS)}"
+        )
+    home = (
+        data
+        if isinstance(data, str)
+        else next((one.data for one in wanted.values() if one.data), None)
+    )
     if data is not None and not isinstance(data, str):
         home = f"python:{type(datasets(data)[0]).__name__}"
     folder = Path(out).expanduser() if out else None
     _seed(seed or 0)
-    found = subject(_text(run), data=home, out=folder, seed=seed or 0, module=backbone or _module(run))
+    found = subject(
+        _text(run), data=home, out=folder, seed=seed or 0, module=backbone or _module(run)
+    )
     if found.run and folder is not None:
-        raise ValueError(f"the scores of {_text(run)} belong into that run: --out is for networks that no run made")
+        raise ValueError(
+            f"the scores of {_text(run)} belong into that run: --out is for networks that no run made"
+        )
     if not found.run:
         _own_folder(found)
     where = pick_device(device)
@@ -310,20 +364,35 @@ def _seed(seed: int) -> None:
 
 def _own_folder(found: Subject) -> None:
     """Refuse to put the scores of a network among those of a run or of another network."""
-    path, there, seed = found.folder.path, found.folder.read_object("network.json"), found.recipe.train.seed
+    path, there, seed = (
+        found.folder.path,
+        found.folder.read_object("network.json"),
+        found.recipe.train.seed,
+    )
     if found.folder.holds_run():
-        raise ValueError(f"{path} holds a run, and {found.name} is another network: give it another --out")
-    drawn = found.name.startswith("random:") and there.get("seed", seed) != seed  # others do not depend on a seed
+        raise ValueError(
+            f"{path} holds a run, and {found.name} is another network: give it another --out"
+        )
+    drawn = (
+        found.name.startswith("random:") and there.get("seed", seed) != seed
+    )  # others do not depend on a seed
     if there.get("network", found.name) != found.name or drawn:
         whose = there["network"] + (f" with seed {there['seed']}" if drawn else "")
         raise ValueError(f"{path} holds the scores of {whose}: give {found.name} another --out")
 
 
 def _scores(
-    found: Subject, wanted: "dict[str, protocol.Protocol]", data: Any, device: torch.device, seed: int, held: Any = None
+    found: Subject,
+    wanted: "dict[str, protocol.Protocol]",
+    data: Any,
+    device: torch.device,
+    seed: int,
+    held: Any = None,
 ) -> dict[str, Score]:
     """The scores, each filed as it comes: the next may take hours. `held`: the run's own data, if of one's own."""
-    found.folder.read_object("scores.json")  # what cannot be added to is refused now, not in an hour
+    found.folder.read_object(
+        "scores.json"
+    )  # what cannot be added to is refused now, not in an hour
     own = found.recipe.data.name
     if not found.run:  # what it was first scored on is its own
         own = found.folder.read_object("network.json").get("data", own)
@@ -336,19 +405,29 @@ def _scores(
         place = (one.data or own) if data is None else data
         try:
             if str(place) not in tasks:
-                tasks[str(place)] = _task(found, place if held is None or place != own else held, device, seed)
+                tasks[str(place)] = _task(
+                    found, place if held is None or place != own else held, device, seed
+                )
             task = tasks[str(place)]
             value, unit, settings, n, more, split, epoch = one.run(task)
-        except (ValueError, FileNotFoundError) as error:  # one that does not fit is no reason to do without the others
+        except (
+            ValueError,
+            FileNotFoundError,
+        ) as error:  # one that does not fit is no reason to do without the others
             refused[name] = error
             continue
         lost = {part: len(_unread(task.splits, part)) for part in ("train", "test")}
-        more = {**more, **{f"unreadable {part} images": count for part, count in lost.items() if count}}
+        more = {
+            **more,
+            **{f"unreadable {part} images": count for part, count in lost.items() if count},
+        }
         # packs of one data set may be of several sizes, and are not the data set itself
         reduced = place != own and isinstance(place, str) and place.startswith("packed:")
         on = str(place) if reduced else task.splits.name
         settings = {"size": task.size, **settings}
-        scores[name] = Score(value, unit, name, settings, on, split=split, n=n, seed=seed, epoch=epoch, more=more)
+        scores[name] = Score(
+            value, unit, name, settings, on, split=split, n=n, seed=seed, epoch=epoch, more=more
+        )
         if dist.rank() == 0:
             _file(found, name if place == own else f"{name}@{on}", scores[name])
     _tell_unread(list(tasks.values()))
@@ -362,7 +441,9 @@ def _one(data: Any, held: Any) -> bool:
     if held is None or isinstance(data, str):
         return False
     if isinstance(data, tuple) and isinstance(held, tuple):
-        return len(data) == len(held) and all(one is other for one, other in zip(data, held, strict=True))
+        return len(data) == len(held) and all(
+            one is other for one, other in zip(data, held, strict=True)
+        )
     return data is held
 
 
@@ -370,7 +451,9 @@ def _unread(splits: Splits, part: str) -> dict[str, str]:
     """The images of a split that could not be read, by name, with the reason."""
     source = splits.train if part == "train" else splits.test
     failed = getattr(source, "failed", {})
-    own = set(getattr(source, "names", ())) if failed else set()  # splits of one folder share what failed
+    own = (
+        set(getattr(source, "names", ())) if failed else set()
+    )  # splits of one folder share what failed
     return {name: why for name, why in failed.items() if name in own}
 
 
@@ -380,7 +463,9 @@ def _tell_unread(tasks: list[Task]) -> None:
         lost = _unread(task.splits, "test")
         if lost and task.splits.test is not None:
             many = f"{len(lost)} of the {len(task.splits.test)} test images of {task.splits.name} cannot be read"
-            warnings.warn(f"{many}: in their place the next that can is judged once more", stacklevel=4)
+            warnings.warn(
+                f"{many}: in their place the next that can is judged once more", stacklevel=4
+            )
 
 
 def _refusal(refused: dict[str, Exception], scores: dict[str, Score], file: Path) -> Exception:
@@ -389,9 +474,19 @@ def _refusal(refused: dict[str, Exception], scores: dict[str, Score], file: Path
     if len(refused) == 1 and not scores:
         return first
     alike = {str(error) for error in refused.values()}
-    why = f"{', '.join(refused)}: {first}" if len(alike) == 1 else "; ".join(f"{k}: {v}" for k, v in refused.items())
-    went = f"; {' and '.join(scores)} went well and {'is' if len(scores) == 1 else 'are'} in {file}" if scores else ""
-    found = (FileNotFoundError if isinstance(first, FileNotFoundError) else ValueError)(f"{why}{went}")
+    why = (
+        f"{', '.join(refused)}: {first}"
+        if len(alike) == 1
+        else "; ".join(f"{k}: {v}" for k, v in refused.items())
+    )
+    went = (
+        f"; {' and '.join(scores)} went well and {'is' if len(scores) == 1 else 'are'} in {file}"
+        if scores
+        else ""
+    )
+    found = (FileNotFoundError if isinstance(first, FileNotFoundError) else ValueError)(
+        f"{why}{went}"
+    )
     found.__cause__ = first
     found.__dict__["scores"] = scores
     return found
@@ -400,7 +495,9 @@ def _refusal(refused: dict[str, Exception], scores: dict[str, Score], file: Path
 def _file(found: Subject, name: str, score: Score) -> None:
     """Add a score to the others, and the name of a network that no run made."""
     if found.replaced():
-        raise ValueError(f"{found.folder.path} holds another run by now: {name} of the one before is not filed")
+        raise ValueError(
+            f"{found.folder.path} holds another run by now: {name} of the one before is not filed"
+        )
     found.folder.file("scores.json", {name: score.json()})
     if not found.run and not found.folder.read_object("network.json"):
         recipe = found.recipe
@@ -408,9 +505,18 @@ def _file(found: Subject, name: str, score: Score) -> None:
         found.folder.file("network.json", network)
 
 
-def task(run: str | Path | Run, data: Given | None = None, *, seed: int | None = None, device: str = "auto") -> Task:
+def task(
+    run: str | Path | Run,
+    data: Given | None = None,
+    *,
+    seed: int | None = None,
+    device: str = "auto",
+) -> Task:
     """The backbone of a run on a data set, its own by default: what the functions of `antipode.evaluation` take."""
-    found, held = subject(_text(run), data=data if isinstance(data, str) else None, module=_module(run)), _held(run)
+    found, held = (
+        subject(_text(run), data=data if isinstance(data, str) else None, module=_module(run)),
+        _held(run),
+    )
     own = found.recipe.data.name if held is None else held
     seed = found.recipe.train.seed if seed is None else seed
     return _task(found, own if data is None else data, pick_device(device), seed)
@@ -422,12 +528,14 @@ def _task(found: Subject, data: Any, device: torch.device, seed: int) -> Task:
     splits = load(data, recipe.data.root)
     if not isinstance(data, str | Splits) and splits.test is None:
         splits = _parted(splits)
-    splits = _as_seen(_fitting(str(found.folder.path), found.backbone, splits, found.normal), found.normal)
-    net, look = found.backbone.to(device), eye(recipe, splits).to(device)
+    splits = _as_seen(
+        _fitting(str(found.folder.path), found.backbone, splits, found.normal), found.normal
+    )
+    net, eval_view = found.backbone.to(device), eye(recipe, splits).to(device)
     cache = found.folder.path / "features"
     head = found.head()
     return Task(
-        *(net, splits, recipe.views.size, look, device, seed),
+        *(net, splits, recipe.views.size, eval_view, device, seed),
         head=None if head is None else head.to(device),
         root=recipe.data.root,
         cache=cache,
@@ -451,7 +559,9 @@ def _as_seen(splits: Splits, known: Normal | None) -> Splits:
     return replace(splits, mean=known.mean, std=known.std)
 
 
-def _fitting(name: str, backbone: nn.Module, splits: Splits, pixels: Normal | None = None) -> Splits:
+def _fitting(
+    name: str, backbone: nn.Module, splits: Splits, pixels: Normal | None = None
+) -> Splits:
     """The images with as many channels as the network takes: grey becomes colour, anything else is refused."""
     first = next((layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d)), None)
     known = first.in_channels if first else len(pixels.mean) if pixels else splits.channels
@@ -459,7 +569,9 @@ def _fitting(name: str, backbone: nn.Module, splits: Splits, pixels: Normal | No
         return splits
     if (known, splits.channels) == (3, 1):
         return coloured(splits)
-    raise ValueError(f"{name} sees images of {known} channels, but {splits.name} has {splits.channels} channels")
+    raise ValueError(
+        f"{name} sees images of {known} channels, but {splits.name} has {splits.channels} channels"
+    )
 
 
 @torch.inference_mode(False)  # whatever the caller is in: gradients are analysed
@@ -485,7 +597,11 @@ def analyse(
     absent = [path for path in paths if not (path / "recipe.json").exists()]
     if not paths or absent:
         raise FileNotFoundError(f"there is no run in {absent[0] if absent else 'an empty list'}")
-    twice = [path for place, path in enumerate(paths) if path.resolve() in [one.resolve() for one in paths[:place]]]
+    twice = [
+        path
+        for place, path in enumerate(paths)
+        if path.resolve() in [one.resolve() for one in paths[:place]]
+    ]
     if twice:
         raise ValueError(f"{twice[0]} is given twice")
     _seed(seed)
@@ -494,14 +610,20 @@ def analyse(
     where = pick_device(device)
     where = torch.device("cpu") if where.type == "mps" else where  # which has no float64
     loaded: dict[Any, Splits] = {}
-    opened = [_analysed(path, loaded, data, where, run) for path, run in zip(paths, given, strict=True)]
+    opened = [
+        _analysed(path, loaded, data, where, run) for path, run in zip(paths, given, strict=True)
+    ]
     for one, name in zip(opened, named(paths), strict=True):
         one.name, one.seed, one.images = name, seed, images
     return analyses.perform(opened, what)
 
 
 def _analysed(
-    path: Path, loaded: dict[Any, Splits], data: Any, device: torch.device, run: str | Path | Run = ""
+    path: Path,
+    loaded: dict[Any, Splits],
+    data: Any,
+    device: torch.device,
+    run: str | Path | Run = "",
 ) -> Analysed:
     """A run with its networks, data and views on the device; runs on one data set share what is loaded."""
     module, data = _module(run), _held(run) if data is None else data
@@ -511,13 +633,21 @@ def _analysed(
         loaded[place] = load(recipe.data.name if data is None else data, recipe.data.root)
     splits = _fitting(str(path), learner.backbone, loaded[place])
     seen = recipe.views
-    views = make_views(seen.policy, size=seen.size, mean=splits.mean, std=splits.std, **seen.arguments).to(device)
-    look = eye(recipe, splits).to(device)
-    return Analysed(path.name, path, recipe, learner.to(device), splits, views, look, device, module=module)
+    views = make_views(
+        seen.policy, size=seen.size, mean=splits.mean, std=splits.std, **seen.arguments
+    ).to(device)
+    eval_view = eye(recipe, splits).to(device)
+    return Analysed(
+        path.name, path, recipe, learner.to(device), splits, views, eval_view, device, module=module
+    )
 
 
 def embed(
-    run: str | Path | Run, data: Given, out: str | Path | None = None, *, backbone: nn.Module | None = None
+    run: str | Path | Run,
+    data: Given,
+    out: str | Path | None = None,
+    *,
+    backbone: nn.Module | None = None,
 ) -> Features:
     """Features (N,D) and labels (N,) of the train images of a data set, then of the test images.
 
@@ -532,9 +662,13 @@ def embed(
     seen = normal(path)
     splits = _as_seen(_fitting(str(path), net, load(data, recipe.data.root), seen), seen)
     device = pick_device("auto")
-    net, look = net.to(device), eye(recipe, splits).to(device)
-    found = {part: source for part, source in (("train", splits.train), ("test", splits.test)) if source is not None}
-    parts = {part: extract(net, look, source) for part, source in found.items()}
+    net, eval_view = net.to(device), eye(recipe, splits).to(device)
+    found = {
+        part: source
+        for part, source in (("train", splits.train), ("test", splits.test))
+        if source is not None
+    }
+    parts = {part: extract(net, eval_view, source) for part, source in found.items()}
     features = Features(*(torch.cat(columns) for columns in zip(*parts.values(), strict=True)))
     if file is not None:
         named = [table.names_of(source) for source in found.values()]
@@ -549,7 +683,9 @@ def export(run: str | Path | Run, format: str, out: str | Path) -> Path:
     net, recipe = load_backbone(run), Recipe.read(path / "recipe.json")
     named, stem, size = recipe.backbone.name, recipe.backbone.stem, recipe.views.size
     file = Path(out).expanduser()
-    return write_export(net, file, format=format, name=named, stem=stem, size=size, normal=normal(path))
+    return write_export(
+        net, file, format=format, name=named, stem=stem, size=size, normal=normal(path)
+    )
 
 
 def _paths(runs: "Sequence[str | Path | Run] | str | Path | Run") -> list[Path]:
@@ -558,20 +694,30 @@ def _paths(runs: "Sequence[str | Path | Run] | str | Path | Run") -> list[Path]:
     return [run.path if isinstance(run, Run) else Path(run).expanduser() for run in given]
 
 
-def report(runs: "Sequence[str | Path | Run] | str | Path | Run", out: str | Path | None = None) -> Path:
+def report(
+    runs: "Sequence[str | Path | Run] | str | Path | Run", out: str | Path | None = None
+) -> Path:
     """One self-contained HTML page for one or several runs; also for folders that hold scores and no run."""
     runs = [runs] if isinstance(runs, str | Path | Run) else list(runs)
     paths = _paths(runs)
-    absent = [path for path in paths if not any((path / name).exists() for name in ("recipe.json", "scores.json"))]
+    absent = [
+        path
+        for path in paths
+        if not any((path / name).exists() for name in ("recipe.json", "scores.json"))
+    ]
     if not paths or absent:
         raise FileNotFoundError(f"there is no run in {absent[0] if absent else 'an empty list'}")
     file = Path(out).expanduser() if out else paths[0] / "report.html"
     if file.is_dir():
-        raise ValueError(f"{file} is a directory, and the page is a file: write --out {file}/report.html")
+        raise ValueError(
+            f"{file} is a directory, and the page is a file: write --out {file}/report.html"
+        )
     given = {path.resolve(): run for path, run in zip(paths, runs, strict=True)}
 
-    with whole(file) as handle:
+    with atomic_write(file) as handle:
         handle.write(
-            page(paths, lambda path: task(given.get(path.resolve(), path))).encode("utf-8", "backslashreplace")
+            page(paths, lambda path: task(given.get(path.resolve(), path))).encode(
+                "utf-8", "backslashreplace"
+            )
         )
     return file

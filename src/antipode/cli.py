@@ -38,10 +38,16 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-SET = typer.Option("--set", metavar="KEY=VALUE", help="a value of the recipe, such as method.tau=0.2; may be repeated")
+SET = typer.Option(
+    "--set",
+    metavar="KEY=VALUE",
+    help="a value of the recipe, such as method.tau=0.2; may be repeated",
+)
 JSON = typer.Option("--json", help="print one JSON object and nothing else")
 
-METHODS_HELP = "simclr mocov1 mocov2 byol simsiam npid invspread adco eqco simo dcl dclw jcl msbreg custom"
+METHODS_HELP = (
+    "simclr mocov1 mocov2 byol simsiam npid invspread adco eqco simo dcl dclw jcl msbreg custom"
+)
 
 
 def _version(asked: bool) -> None:
@@ -52,34 +58,48 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def antipode(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")
+    ] = False,
 ) -> None:
     """Self-supervised visual representation learning, exact to the papers."""
 
 
 @app.command()
 def pretrain(
-    recipe: Annotated[str | None, typer.Argument(help="dataset.method, or the path of a recipe file")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="dataset.method, or the path of a recipe file")
+    ] = None,
     method: Annotated[str | None, typer.Option(help=METHODS_HELP)] = None,
     data: Annotated[
-        str | None, typer.Option(help="a data set by name, or folder:PATH; `antipode list datasets`")
+        str | None,
+        typer.Option(help="a data set by name, or folder:PATH; `antipode list datasets`"),
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="a network by name; `antipode list backbones`")] = None,
-    epochs: Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="passes over the data")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="a network by name; `antipode list backbones`")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="passes over the data")
+    ] = None,
     batch: Annotated[
         int | None, typer.Option(parser=_whole, metavar="N", help="images per step, over all ranks")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(parser=_path, metavar="DIR", help="the run folder; run again with the same one to go on"),
+        typer.Option(
+            parser=_path, metavar="DIR", help="the run folder; run again with the same one to go on"
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(parser=_whole, metavar="N", help="of weights, order, views and noise")
+        int | None,
+        typer.Option(parser=_whole, metavar="N", help="of weights, order, views and noise"),
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16 or fp64")] = None,
     resume: Annotated[bool, typer.Option(help="go on with a run that is in the folder")] = True,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace a run that is in the folder")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="replace a run that is in the folder")
+    ] = False,
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -104,7 +124,9 @@ def pretrain(
         quiet=as_json,
     )
     last: dict[str, Any] = next((row for row in reversed(run.metrics()) if "loss" in row), {})
-    loss = last.get("contrast", last.get("loss"))  # as the bar shows it; none in JSON is what was no number
+    loss = last.get(
+        "contrast", last.get("loss")
+    )  # as the bar shows it; none in JSON is what was no number
     shown = "nan" if loss is None else f"{loss:.4f}"
     if as_json and (sentence := rescaled(run.recipe)):  # else it was said after the first step
         typer.echo(sentence, err=True)
@@ -113,13 +135,23 @@ def pretrain(
 
 @app.command()
 def evaluate(
-    run: Annotated[str, typer.Argument(help="a run folder, random:NETWORK, torchvision:NETWORK or file:PATH@NETWORK")],
-    protocol: Annotated[list[str] | None, typer.Option(help="`antipode list protocols`; may be repeated")] = None,
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="a run folder, random:NETWORK, torchvision:NETWORK or file:PATH@NETWORK"
+        ),
+    ],
+    protocol: Annotated[
+        list[str] | None, typer.Option(help="`antipode list protocols`; may be repeated")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="another data set than the run's own")] = None,
     out: Annotated[
-        Path | None, typer.Option(parser=_path, metavar="DIR", help="the folder of a network that no run made")
+        Path | None,
+        typer.Option(parser=_path, metavar="DIR", help="the folder of a network that no run made"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="instead of the run's own")] = None,
+    seed: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="instead of the run's own")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -128,7 +160,9 @@ def evaluate(
 
     refusal: Exception | None = None
     try:
-        scores = api.evaluate(run, protocol or ["knn"], data=data, out=out, seed=seed, device=device)
+        scores = api.evaluate(
+            run, protocol or ["knn"], data=data, out=out, seed=seed, device=device
+        )
     except (ValueError, OSError) as error:  # what went well is said all the same
         refusal, scores = error, getattr(error, "scores", {})
     lines = [score.line() for score in scores.values()]
@@ -142,12 +176,18 @@ def evaluate(
 def analyse(
     runs: Annotated[list[str], typer.Argument(help="run folders")],
     what: Annotated[
-        list[str] | None, typer.Option(help="`antipode list analyses`; may be repeated; without it all that fit")
+        list[str] | None,
+        typer.Option(help="`antipode list analyses`; may be repeated; without it all that fit"),
     ] = None,
     images: Annotated[
-        int | None, typer.Option(parser=_whole, metavar="N", help="use so many images at most, not what each says")
+        int | None,
+        typer.Option(
+            parser=_whole, metavar="N", help="use so many images at most, not what each says"
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(parser=_whole, metavar="N", help="of images, views and draws")] = 0,
+    seed: Annotated[
+        int, typer.Option(parser=_whole, metavar="N", help="of images, views and draws")
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -169,22 +209,33 @@ def _lines(result: dict[str, Any]) -> list[str]:
     if "skipped" in result:
         return [f"skipped: {result['skipped']}"]
     numbers = result.get("values", {}).items()
-    return [f"{name}: {'-' if number is None else format(number, '.5g')}" for name, number in numbers]
+    return [
+        f"{name}: {'-' if number is None else format(number, '.5g')}" for name, number in numbers
+    ]
 
 
 @app.command()
 def pack(
     data: Annotated[str, typer.Argument(help="a data set by name, or folder:PATH")],
     out: Annotated[
-        Path, typer.Option(parser=_path, metavar="DIR", help="the folder to write; `--data packed:DIR` reads it")
+        Path,
+        typer.Option(
+            parser=_path, metavar="DIR", help="the folder to write; `--data packed:DIR` reads it"
+        ),
     ],
     size: Annotated[
-        int | None, typer.Option(parser=_whole, metavar="N", help="reduce images to this shorter side and store pixels")
+        int | None,
+        typer.Option(
+            parser=_whole, metavar="N", help="reduce images to this shorter side and store pixels"
+        ),
     ] = None,
     quality: Annotated[
-        int | None, typer.Option(parser=_whole, metavar="N", help="with --size: store JPEG of this quality")
+        int | None,
+        typer.Option(parser=_whole, metavar="N", help="with --size: store JPEG of this quality"),
     ] = None,
-    root: Annotated[Path | None, typer.Option(parser=_path, metavar="DIR", help="where the data set lies")] = None,
+    root: Annotated[
+        Path | None, typer.Option(parser=_path, metavar="DIR", help="where the data set lies")
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write a large data set once into a memory-mapped cache."""
@@ -206,13 +257,19 @@ def embed(
 
     features = api.embed(run, data, out)
     n, d = features.x.shape
-    say({"file": str(out), "images": n, "features": d}, f"{out}: {n} images, {d} features each", as_json)
+    say(
+        {"file": str(out), "images": n, "features": d},
+        f"{out}: {n} images, {d} features each",
+        as_json,
+    )
 
 
 @app.command()
 def export(
     run: Annotated[str, typer.Argument(help="a run folder")],
-    to: Annotated[str, typer.Option("--format", help="torchvision, timm, detectron2, onnx or safetensors")],
+    to: Annotated[
+        str, typer.Option("--format", help="torchvision, timm, detectron2, onnx or safetensors")
+    ],
     out: Annotated[Path, typer.Option(help="the file to write")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -228,7 +285,11 @@ def report(
     runs: Annotated[list[str], typer.Argument(help="run folders")],
     out: Annotated[
         Path | None,
-        typer.Option(parser=_path, metavar="FILE", help="the page; report.html in the first run folder by default"),
+        typer.Option(
+            parser=_path,
+            metavar="FILE",
+            help="the page; report.html in the first run folder by default",
+        ),
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -241,17 +302,26 @@ def report(
 
 @app.command()
 def reproduce(
-    item: Annotated[str, typer.Argument(help="a table or figure, such as dcl.table1; `antipode list items`")],
+    item: Annotated[
+        str, typer.Argument(help="a table or figure, such as dcl.table1; `antipode list items`")
+    ],
     scale: Annotated[str, typer.Option(help="smoke, small or paper")] = "smoke",
     out: Annotated[
-        Path | None, typer.Option(parser=_path, metavar="DIR", help="the folder; repro/SCALE by default")
+        Path | None,
+        typer.Option(parser=_path, metavar="DIR", help="the folder; repro/SCALE by default"),
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="only say which runs it takes and what they cost")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="only say which runs it takes and what they cost")
+    ] = False,
     seeds: Annotated[
         int | None,
-        typer.Option(parser=_whole, metavar="N", help="runs of each kind, instead of the scale's own number"),
+        typer.Option(
+            parser=_whole, metavar="N", help="runs of each kind, instead of the scale's own number"
+        ),
     ] = None,
-    root: Annotated[Path | None, typer.Option(parser=_path, metavar="DIR", help="where data sets lie")] = None,
+    root: Annotated[
+        Path | None, typer.Option(parser=_path, metavar="DIR", help="where data sets lie")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -271,7 +341,10 @@ def reproduce(
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, recipes, datasets, protocols, analyses, items or backbones")],
+    what: Annotated[
+        str,
+        typer.Argument(help="methods, recipes, datasets, protocols, analyses, items or backbones"),
+    ],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Names, with one line each."""
@@ -284,9 +357,13 @@ def list_(
 
 @app.command()
 def show(
-    recipe: Annotated[str | None, typer.Argument(help="dataset.method, a recipe file or a run folder")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="dataset.method, a recipe file or a run folder")
+    ] = None,
     method: Annotated[str | None, typer.Option(help=METHODS_HELP)] = None,
-    data: Annotated[str | None, typer.Option(help="a data set, or images of one's own, as folder:PATH")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="a data set, or images of one's own, as folder:PATH")
+    ] = None,
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -297,16 +374,27 @@ def show(
         raise ValueError("Missing argument 'recipe', or --method and --data in its place")
     path = Path(recipe or "") / "recipe.json"
     whole = recipe is not None and path.exists()  # of a run: every value stands there
-    found = recipes.resolve(str(path) if whole else recipe, method=method, data=data, overrides=set_ or [])
+    found = recipes.resolve(
+        str(path) if whole else recipe, method=method, data=data, overrides=set_ or []
+    )
     if ":" in found.data.name and not whole:
         from antipode.api import counted  # noqa: PLC0415
 
-        found = counted(found, partial(recipes.resolve, recipe, method=method, data=data, overrides=set_ or []))
+        found = counted(
+            found, partial(recipes.resolve, recipe, method=method, data=data, overrides=set_ or [])
+        )
     rows = recipes.show(found)
     width, values = max(len(key) for key, _, _ in rows), [json.dumps(value) for _, value, _ in rows]
     room = min(40, max(map(len, values)))
-    lines = [f"{key:{width}}  {text:{room}}  {source}" for (key, _, source), text in zip(rows, values, strict=True)]
-    say({key: {"value": value, "source": source} for key, value, source in rows}, "\n".join(lines), as_json)
+    lines = [
+        f"{key:{width}}  {text:{room}}  {source}"
+        for (key, _, source), text in zip(rows, values, strict=True)
+    ]
+    say(
+        {key: {"value": value, "source": source} for key, value, source in rows},
+        "\n".join(lines),
+        as_json,
+    )
 
 
 def say(value: Any, text: str, as_json: bool) -> None:
@@ -348,7 +436,11 @@ def repeated(words: list[str]) -> list[str]:
             flag, first = (name if name in MANY else ""), not equals
         elif first or not flag:
             first = False
-        elif "=" in word if flag == "--set" else not (":" in word or Path(word).expanduser().exists()):
+        elif (
+            "=" in word
+            if flag == "--set"
+            else not (":" in word or Path(word).expanduser().exists())
+        ):
             found.append(flag)
         else:
             flag = ""
@@ -357,7 +449,8 @@ def repeated(words: list[str]) -> list[str]:
 
 
 INTERRUPTED = dict.fromkeys(
-    ("pretrain", "pack", "reproduce"), "interrupted; the same command goes on from what is on the disk"
+    ("pretrain", "pack", "reproduce"),
+    "interrupted; the same command goes on from what is on the disk",
 ) | {
     "analyse": "interrupted; what was finished is in analysis.json",
     "evaluate": "interrupted; what was finished is in scores.json, the same command starts the rest anew",
@@ -412,7 +505,9 @@ def _of_system(error: BaseException) -> str:
         file = next((one for one in (path, *path.parents) if one.is_file()), path)
         return f"{file} is a file, where a folder is needed"
     if isinstance(error, OSError) and error.errno:
-        name = error.filename2 or error.filename  # the second: where a file that was written aside should go
+        name = (
+            error.filename2 or error.filename
+        )  # the second: where a file that was written aside should go
         return f"{error.strerror or error}{f': {name}' if name else ''}"
     return ""
 

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 PARENT = os.getppid()  # as this process was started: torchrun, where there is one
-PATIENCE = timedelta(minutes=10)  # a rank that has not answered by then hangs; a checkpoint may take rank 0 long
+PATIENCE = timedelta(
+    minutes=10
+)  # a rank that has not answered by then hangs; a checkpoint may take rank 0 long
 
 
 def world() -> int:
@@ -41,7 +43,9 @@ def setup(device: str) -> None:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "nccl" if device == "cuda" else "gloo"
         process.init_process_group(backend, **_meeting(), timeout=PATIENCE)
-        atexit.register(leave)  # not earlier: one process may train and evaluate, and a group cannot be joined twice
+        atexit.register(
+            leave
+        )  # not earlier: one process may train and evaluate, and a group cannot be joined twice
 
 
 def _meeting() -> dict[str, Any]:
@@ -71,7 +75,9 @@ def first() -> bool:
 
 def launch() -> str | None:
     """What names all attempts of one torchrun on this machine, None without torchrun."""
-    ident = os.environ.get("TORCHELASTIC_RUN_ID")  # "none" unless told otherwise, so the agent's own number is added
+    ident = os.environ.get(
+        "TORCHELASTIC_RUN_ID"
+    )  # "none" unless told otherwise, so the agent's own number is added
     return None if ident is None else f"{ident} {PARENT}"
 
 
@@ -93,7 +99,9 @@ def together() -> Iterator[None]:
     except RuntimeError as error:
         if world() == 1 or not _lost(error):
             raise
-        reason = re.sub(r"^\[\S*\] ", "", str(error)).splitlines()[0].split(". ")[0][:200]  # without gloo's own files
+        reason = (
+            re.sub(r"^\[\S*\] ", "", str(error)).splitlines()[0].split(". ")[0][:200]
+        )  # without gloo's own files
         raise ConnectionError(
             f"rank {rank()} of {world()} ends because another one has ended or does not answer ({reason}); "
             "the same command goes on from the last checkpoint"
@@ -126,7 +134,9 @@ def parallel(net: nn.Module, unused: bool) -> nn.Module:
     devices = [device.index] if device.type == "cuda" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # a newer torch renames broadcast_buffers
-        return DistributedDataParallel(net, device_ids=devices, broadcast_buffers=False, find_unused_parameters=unused)
+        return DistributedDataParallel(
+            net, device_ids=devices, broadcast_buffers=False, find_unused_parameters=unused
+        )
 
 
 def gather(x: Tensor) -> Tensor:
@@ -168,18 +178,26 @@ def mean(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def level(net: nn.Module) -> None:
+def average_running_stats(net: nn.Module) -> None:
     """Give all ranks the mean of the running statistics that each has tracked of its own groups (nets/norm.py).
 
     They are a sum over steps, so the mean over ranks, taken after every step, is what one process has.
     """
     if world() == 1:
         return
-    grouped = [part for part in net.modules() if "running_mean" in part._buffers and getattr(part, "groups", 1) > 1]
-    kept: list[Tensor] = [getattr(part, name) for part in grouped for name in ("running_mean", "running_var")]
+    grouped = [
+        part
+        for part in net.modules()
+        if "running_mean" in part._buffers and getattr(part, "groups", 1) > 1
+    ]
+    kept: list[Tensor] = [
+        getattr(part, name) for part in grouped for name in ("running_mean", "running_var")
+    ]
     if kept:
         flat = mean(torch.cat([buffer.flatten() for buffer in kept]))  # one transfer for all layers
-        for buffer, values in zip(kept, torch.split(flat, [buffer.numel() for buffer in kept]), strict=True):
+        for buffer, values in zip(
+            kept, torch.split(flat, [buffer.numel() for buffer in kept]), strict=True
+        ):
             buffer.copy_(values)
 
 
@@ -197,7 +215,9 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        grad = grad.clone(memory_format=torch.contiguous_format)  # it may belong to another branch of the graph too
+        grad = grad.clone(
+            memory_format=torch.contiguous_format
+        )  # it may belong to another branch of the graph too
         process.all_reduce(grad)
         return mine(grad)
 

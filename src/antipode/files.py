@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A file that appears under its name only when all of it is on the disk; nothing is left behind where it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")

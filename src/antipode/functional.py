@@ -26,7 +26,9 @@ from antipode.types import Pair, Terms, fitted
 # Contrast within the batch
 
 
-def nt_xent(z0: Tensor, z1: Tensor, *, tau: float | Tensor, alpha: float | None = None, gather: bool = False) -> Tensor:
+def nt_xent(
+    z0: Tensor, z1: Tensor, *, tau: float | Tensor, alpha: float | None = None, gather: bool = False
+) -> Tensor:
     """SimCLR's loss of two views (N,D) each, over 2N anchors; `alpha` applies EqCo's rule with K = 2N-2."""
     with _exact(z0, z1):
         margin = forms.no_margin if alpha is None else forms.eqco(fitted("alpha", alpha, float))
@@ -39,7 +41,9 @@ def dcl(z0: Tensor, z1: Tensor, *, tau: float | Tensor, gather: bool = False) ->
         return forms.decoupled(_batch_terms(z0, z1, tau, gather)).mean()
 
 
-def dclw(z0: Tensor, z1: Tensor, *, tau: float | Tensor, sigma: float = 0.5, gather: bool = False) -> Tensor:
+def dclw(
+    z0: Tensor, z1: Tensor, *, tau: float | Tensor, sigma: float = 0.5, gather: bool = False
+) -> Tensor:
     """DCLW's loss of two views (N,D) each; the weight of the positive carries no gradient."""
     sigma = fitted("sigma", sigma, float)
     if not sigma > 0:
@@ -57,7 +61,11 @@ def npc_multiplier(z0: Tensor, z1: Tensor, *, tau: float | Tensor) -> Tensor:
 
 
 def _batch_terms(
-    z0: Tensor, z1: Tensor, tau: float | Tensor, gather: bool, margin: forms.Margin = forms.no_margin
+    z0: Tensor,
+    z1: Tensor,
+    tau: float | Tensor,
+    gather: bool,
+    margin: forms.Margin = forms.no_margin,
 ) -> Terms:
     """The three numbers of all 2N anchors, z0's first."""
     _views(z0, z1)
@@ -71,10 +79,12 @@ def _batch_terms(
     pool = torch.cat([dist.gather(first), dist.gather(second)]) if gather else query
     ids = torch.arange(images, device=z0.device).repeat(2)
     start = dist.rank() * len(z0) if gather else 0
-    owner = torch.arange(start, start + len(z0), device=z0.device).repeat(2)
-    if isinstance(tau, Tensor):  # before an own image is set to -inf, over which a learned tau would have no gradient
+    image_ids = torch.arange(start, start + len(z0), device=z0.device).repeat(2)
+    if isinstance(
+        tau, Tensor
+    ):  # before an own image is set to -inf, over which a learned tau would have no gradient
         query, tau = query / tau, 1.0
-    pair = Pair(query, keys, owner, pool, ids, owner.new_zeros(()))
+    pair = Pair(query, keys, image_ids, pool, ids, image_ids.new_zeros(()))
     return Contrast(InBatch("all"), tau=tau, margin=margin).terms(pair)
 
 
@@ -82,7 +92,9 @@ def _temperature(tau: float | Tensor) -> float | Tensor:
     """A number, or a tensor () of one; on a GPU nobody waits to see what a tensor holds."""
     if isinstance(tau, Tensor):
         if tau.numel() != 1 or not tau.is_floating_point():
-            raise ValueError(f"tau is one positive number, not a tensor {tuple(tau.shape)} of {tau.dtype}")
+            raise ValueError(
+                f"tau is one positive number, not a tensor {tuple(tau.shape)} of {tau.dtype}"
+            )
         tau = tau.reshape(())
     else:
         tau = fitted("tau", tau, float)
@@ -113,12 +125,16 @@ def info_nce(
     with _exact(query, keys, negatives):
         scores, repel = _queue_terms(query, keys, negatives, tau)
         if alpha is not None:
-            repel = repel + forms.eqco(fitted("alpha", alpha, float))(repel.new_tensor(float(len(negatives))))
+            repel = repel + forms.eqco(fitted("alpha", alpha, float))(
+                repel.new_tensor(float(len(negatives)))
+            )
         terms = Terms(scores, scores, repel[:, None])
         return (forms.decoupled if decoupled else forms.coupled)(terms).mean()
 
 
-def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float | Tensor, strength: float) -> Tensor:
+def jcl(
+    query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float | Tensor, strength: float
+) -> Tensor:
     """JCL's loss of queries (N,D), M keys each (M,N,D) and negatives (K,D) used as they are.
 
     `strength` is lambda at the 1/(2 tau^2) scale; 0 gives InfoNCE against the mean key.
@@ -132,17 +148,23 @@ def jcl(query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float | Tensor, 
         return forms.coupled(Terms(attract, bound, repel)).mean()
 
 
-def _queue_terms(query: Tensor, keys: Tensor, negatives: Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
+def _queue_terms(
+    query: Tensor, keys: Tensor, negatives: Tensor, tau: float | Tensor
+) -> tuple[Tensor, Tensor]:
     """Positive scores / tau (N,M) and repel (N,)."""
     tau = _temperature(tau)
     if query.ndim != 2 or 0 in query.shape:
-        raise ValueError(f"queries are (N,D) with at least one image and one number, got {tuple(query.shape)}")
+        raise ValueError(
+            f"queries are (N,D) with at least one image and one number, got {tuple(query.shape)}"
+        )
     given = tuple(keys.shape)
     keys = keys[None] if keys.ndim == 2 else keys
     if keys.ndim != 3 or keys.shape[1:] != query.shape or not keys.shape[0]:
         raise ValueError(f"keys {given} do not fit queries {tuple(query.shape)}: (N,D) or (M,N,D)")
     if negatives.ndim != 2 or negatives.shape[1] != query.shape[1]:
-        raise ValueError(f"negatives {tuple(negatives.shape)} do not fit queries {tuple(query.shape)}: (K,D)")
+        raise ValueError(
+            f"negatives {tuple(negatives.shape)} do not fit queries {tuple(query.shape)}: (K,D)"
+        )
     if not len(negatives):
         raise ValueError(f"a contrast needs at least one negative, got {tuple(negatives.shape)}")
     query, keys = unit(query), unit(keys)
@@ -171,7 +193,9 @@ def centroid(online: Tensor, target: Tensor) -> Tensor:
     """
     _real(online, target)
     if online.ndim != 3 or online.shape != target.shape or 0 in online.shape or len(online) % 2:
-        raise ValueError(f"centroids need (V,N,D) twice with V even, got {tuple(online.shape)}, {tuple(target.shape)}")
+        raise ValueError(
+            f"centroids need (V,N,D) twice with V even, got {tuple(online.shape)}, {tuple(target.shape)}"
+        )
     half = len(online) // 2
     with precise(online.device):
         o, t = unit(online), unit(target)
@@ -221,11 +245,15 @@ def _stacked(z: Tensor) -> Tensor:
 # Measures
 
 
-def mi_lower_bound(loss: Tensor | float, negatives: int, alpha: float | None = None) -> Tensor | float:
+def mi_lower_bound(
+    loss: Tensor | float, negatives: int, alpha: float | None = None
+) -> Tensor | float:
     """EqCo's empirical bound on mutual information: log(1+K) - loss, with EqCo's rule log(1+alpha) - loss."""
     alpha, negatives = fitted("alpha", alpha, float | None), fitted("negatives", negatives, float)
     if negatives < 1 or (alpha is not None and not alpha > 0):
-        raise ValueError(f"the bound needs at least one negative and a positive alpha, got {negatives} and {alpha}")
+        raise ValueError(
+            f"the bound needs at least one negative and a positive alpha, got {negatives} and {alpha}"
+        )
     return math.log1p(negatives if alpha is None else alpha) - loss
 
 
@@ -277,15 +305,24 @@ def knn(
         wide = torch.float64 if largest > 87 else raised(test).dtype  # exp(88) leaves float32
         near, index = _nearest(train, unit(test.to(wide)), k)
         if near[:, :1].isnan().any():
-            raise ValueError("kNN needs features that are numbers, and some are infinite or not a number")
+            raise ValueError(
+                "kNN needs features that are numbers, and some are infinite or not a number"
+            )
         weight = torch.ones_like(near) if tau is None else (near / tau).exp()
-        return near.new_zeros(len(test), classes).scatter_add_(1, labels.long().to(near.device)[index], weight)
+        return near.new_zeros(len(test), classes).scatter_add_(
+            1, labels.long().to(near.device)[index], weight
+        )
 
 
 def _check_knn(train: Tensor, labels: Tensor, test: Tensor, k: int, classes: int | None) -> int:
     """The number of classes, once everything fits together."""
     _real(train, labels, test)
-    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1] or labels.shape != train.shape[:1]:
+    if (
+        train.ndim != 2
+        or test.ndim != 2
+        or train.shape[1] != test.shape[1]
+        or labels.shape != train.shape[:1]
+    ):
         shapes = f"{tuple(train.shape)}, {tuple(labels.shape)} and {tuple(test.shape)}"
         raise ValueError(f"kNN needs train (B,D), labels (B,) and test (N,D), got {shapes}")
     if not train.shape[1]:
@@ -307,11 +344,15 @@ def _largest(k: int, tau: float) -> float:
     if not tau > 0:
         raise ValueError(f"tau must be positive or None, got {tau}")
     if 1 / tau + math.log(k) > 709:
-        raise ValueError(f"tau {tau:g} is too small: {k} votes of exp(1/tau) leave float64, which ends at exp(709)")
+        raise ValueError(
+            f"tau {tau:g} is too small: {k} votes of exp(1/tau) leave float64, which ends at exp(709)"
+        )
     return 1 / tau + math.log(k)
 
 
-PIECE = 1 << 25  # numbers of one piece: 128 MiB in float32, small beside any bank that is worth cutting
+PIECE = (
+    1 << 25
+)  # numbers of one piece: 128 MiB in float32, small beside any bank that is worth cutting
 
 
 def _nearest(train: Tensor, query: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -336,9 +377,13 @@ def _nearest(train: Tensor, query: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def _views(z0: Tensor, z1: Tensor) -> None:
     _real(z0, z1)
     if z0.ndim != 2 or z0.shape != z1.shape:
-        raise ValueError(f"two views (N,D) of one shape are needed, got {tuple(z0.shape)} and {tuple(z1.shape)}")
+        raise ValueError(
+            f"two views (N,D) of one shape are needed, got {tuple(z0.shape)} and {tuple(z1.shape)}"
+        )
     if 0 in z0.shape:
-        raise ValueError(f"two views (N,D) need at least one image and one number, got {tuple(z0.shape)}")
+        raise ValueError(
+            f"two views (N,D) need at least one image and one number, got {tuple(z0.shape)}"
+        )
 
 
 def _exact(*vectors: Tensor) -> AbstractContextManager[Any]:
@@ -350,5 +395,11 @@ def _exact(*vectors: Tensor) -> AbstractContextManager[Any]:
 def _real(*vectors: Tensor) -> None:
     for x in vectors:
         if not isinstance(x, Tensor) or x.is_complex():
-            kind = str(x.dtype) if isinstance(x, Tensor) else f"{type(x).__module__}.{type(x).__qualname__}"
-            raise ValueError(f"vectors and labels are tensors of real numbers, not {kind.removeprefix('builtins.')}")
+            kind = (
+                str(x.dtype)
+                if isinstance(x, Tensor)
+                else f"{type(x).__module__}.{type(x).__qualname__}"
+            )
+            raise ValueError(
+                f"vectors and labels are tensors of real numbers, not {kind.removeprefix('builtins.')}"
+            )

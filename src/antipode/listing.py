@@ -50,7 +50,9 @@ def backbones() -> dict[str, str]:
     """Networks by name."""
     from antipode.nets.backbone import RESNETS  # noqa: PLC0415
 
-    rows = {name: f"{sum(shape.layers)} blocks, width {shape.width}" for name, shape in RESNETS.items()}
+    rows = {
+        name: f"{sum(shape.layers)} blocks, width {shape.width}" for name, shape in RESNETS.items()
+    }
     return rows | {"timm:NAME": "any model of timm (extra `timm`)"}
 
 

@@ -39,7 +39,12 @@ class Lars(Optimizer):
         trust: float | None = 0.001,
         variant: Variant = "after",
     ) -> None:
-        settings: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+        settings: dict[str, Any] = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
         settings |= {"trust": trust, "variant": variant}
         _check_group(**settings)
         super().__init__(params, settings)
@@ -47,7 +52,9 @@ class Lars(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take in a group and start its momentum at 0."""
         given = {name: param_group.get(name, value) for name, value in self.defaults.items()}
-        _check_group(**given | {"nesterov": param_group.get("nesterov", False)})  # a group may go without momentum
+        _check_group(
+            **given | {"nesterov": param_group.get("nesterov", False)}
+        )  # a group may go without momentum
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
             self.state[p]["momentum_buffer"] = torch.zeros_like(p)
@@ -101,7 +108,9 @@ def _lars(length: Tensor, slope: Tensor, trust: float) -> Tensor:
 
 def _larc(length: Tensor, slope: Tensor, group: dict[str, Any]) -> Tensor:
     """As in apex, a tensor of zeros takes a plain step and one without gradient none, not even its decay."""
-    ratio = group["trust"] * length / (slope + group["weight_decay"] * length + 1e-8)  # apex LARC's eps
+    ratio = (
+        group["trust"] * length / (slope + group["weight_decay"] * length + 1e-8)
+    )  # apex LARC's eps
     if group["variant"] == "larc_clip":
         ratio = (ratio / group["lr"]).clamp(max=1)
     return torch.where(length > 0, ratio * (slope > 0), 1.0)
@@ -136,7 +145,11 @@ def make(
     rate = torch.tensor(lr, dtype=torch.float32, device=device) if capturable else lr
     common: dict[str, Any] = {"lr": rate, "weight_decay": weight_decay}
     if name == "lars":
-        return _rooted(Lars(groups, momentum=momentum, nesterov=nesterov, trust=trust, variant=variant, **common))
+        return _rooted(
+            Lars(
+                groups, momentum=momentum, nesterov=nesterov, trust=trust, variant=variant, **common
+            )
+        )
     # the only SGD that reads its rate on the device: foreach's asks the host for it, which ends a capture
     common["fused"] = capturable or None
     if name == "sgd":
@@ -169,14 +182,18 @@ def clip(parameters: Iterable[Tensor], norm: float | None) -> Tensor:
     total = nn.utils.get_total_norm(grads)
     if norm is not None:
         # by an endless norm the scale would be 0 and finite gradients pass for good ones
-        nn.utils.clip_grads_with_norm_(parameters, norm, torch.where(total.isfinite(), total, torch.nan))
+        nn.utils.clip_grads_with_norm_(
+            parameters, norm, torch.where(total.isfinite(), total, torch.nan)
+        )
     return total
 
 
 def _groups(parameters: list[Tensor], exclude: bool, name: Name) -> list[dict[str, Any]]:
     small = [p for p in parameters if exclude and p.ndim <= 1]
     large = [p for p in parameters if not (exclude and p.ndim <= 1)]
-    plain: dict[str, Any] = {"weight_decay": 0.0, "trust": None} if name == "lars" else {"weight_decay": 0.0}
+    plain: dict[str, Any] = (
+        {"weight_decay": 0.0, "trust": None} if name == "lars" else {"weight_decay": 0.0}
+    )
     groups = [{"params": large}, {"params": small, **plain}]
     return [group for group in groups if group["params"]]
 
@@ -196,7 +213,9 @@ def _rooted(optimiser: Optimizer) -> Optimizer:
 def _start(p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
     """The zeros that torch would make at the first step: made inside a capture, every replay would zero them again."""
     if "betas" in group:
-        device = p.device if group["fused"] or group["capturable"] else "cpu"  # where AdamW itself keeps its count
+        device = (
+            p.device if group["fused"] or group["capturable"] else "cpu"
+        )  # where AdamW itself keeps its count
         step = torch.zeros((), dtype=torch.float32, device=device)
         return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
     return {"momentum_buffer": torch.zeros_like(p)} if group["momentum"] else {}
@@ -206,7 +225,9 @@ def _keep_kernels(optimiser: Optimizer, state: dict[str, Any]) -> dict[str, Any]
     """A checkpoint from a GPU says fused and capturable, which a CPU could not be, and the other way round."""
     theirs, ours = state["param_groups"], optimiser.param_groups
     if len(theirs) != len(ours):
-        raise ValueError(f"the checkpoint has {len(theirs)} groups of parameters, the optimiser {len(ours)}")
+        raise ValueError(
+            f"the checkpoint has {len(theirs)} groups of parameters, the optimiser {len(ours)}"
+        )
     kept = [{key: group[key] for key in KERNEL if key in group} for group in ours]
     return state | {"param_groups": [saved | own for saved, own in zip(theirs, kept, strict=True)]}
 
@@ -242,7 +263,9 @@ def _check_trust(trust: float | None, variant: str) -> None:
     if trust is not None and not 0 < trust < math.inf:
         raise ValueError(f"the trust of lars must be above 0, got {trust}")
     if variant not in get_args(Variant):
-        raise ValueError(f"the variant of lars is one of {', '.join(get_args(Variant))}, not {variant!r}")
+        raise ValueError(
+            f"the variant of lars is one of {', '.join(get_args(Variant))}, not {variant!r}"
+        )
 
 
 def _check_name(name: str, nesterov: bool, trust: float, variant: str) -> None:

@@ -44,8 +44,15 @@ def scaled(base: float, rule: Rule, batch: int, views: int = 1) -> float:
     whose .075 sqrt(B) and .3 B/256 meet at 4096), linear and times the views (MSBReg), or fixed.
     """
     if batch < 1 or views < 1:
-        raise ValueError(f"a rate is scaled by at least one image and one view, got {batch} and {views}")
-    growth = {"fixed": 1.0, "linear": batch / 256, "sqrt": math.sqrt(batch), "views": batch / 256 * views}
+        raise ValueError(
+            f"a rate is scaled by at least one image and one view, got {batch} and {views}"
+        )
+    growth = {
+        "fixed": 1.0,
+        "linear": batch / 256,
+        "sqrt": math.sqrt(batch),
+        "views": batch / 256 * views,
+    }
     _known("the rule of a learning rate", rule, Rule)
     return base * growth[rule]
 
@@ -103,25 +110,44 @@ class Schedule:
 
     def _check_warmup(self) -> None:
         if not 0 <= self.warmup < self.epochs:
-            raise ValueError(f"a warm-up of {self.warmup} epochs does not fit into a run of {self.epochs}")
+            raise ValueError(
+                f"a warm-up of {self.warmup} epochs does not fit into a run of {self.epochs}"
+            )
         if not 0 <= self.start <= 1:
             raise ValueError(f"a warm-up starts at a share of the rate in [0,1], got {self.start}")
         if self.warmup and not self.start and self.per == "epoch":
-            raise ValueError("a warm-up from 0 per epoch would leave the first epoch at rate 0: count it per step")
+            raise ValueError(
+                "a warm-up from 0 per epoch would leave the first epoch at rate 0: count it per step"
+            )
 
     def _check_fall(self) -> None:
         if not 0 <= self.floor <= 1:
-            raise ValueError(f"the floor of a schedule is a share of the rate in [0,1], got {self.floor}")
+            raise ValueError(
+                f"the floor of a schedule is a share of the rate in [0,1], got {self.floor}"
+            )
         if self.floor and self.name != "cosine":
-            raise ValueError(f"a floor of {self.floor} belongs to a cosine schedule, but this one is {self.name}")
+            raise ValueError(
+                f"a floor of {self.floor} belongs to a cosine schedule, but this one is {self.name}"
+            )
         if bool(self.at) != (self.name == "steps"):
-            raise ValueError(f"a steps schedule, and no other, needs epochs to fall at; {self.name} got {self.at}")
+            raise ValueError(
+                f"a steps schedule, and no other, needs epochs to fall at; {self.name} got {self.at}"
+            )
         if list(self.at) != sorted({epoch for epoch in self.at if epoch >= 0}):
-            raise ValueError(f"the epochs of a steps schedule must rise from 0 or later, got {self.at}")
+            raise ValueError(
+                f"the epochs of a steps schedule must rise from 0 or later, got {self.at}"
+            )
         if isinstance(self.factors, tuple) and len(self.factors) != len(self.at):
-            raise ValueError(f"{len(self.at)} epochs to fall at need as many factors or one, got {len(self.factors)}")
-        if not all(factor >= 0 for factor in (self.factors if isinstance(self.factors, tuple) else (self.factors,))):
-            raise ValueError(f"the factors of a steps schedule must not be negative, got {self.factors}")
+            raise ValueError(
+                f"{len(self.at)} epochs to fall at need as many factors or one, got {len(self.factors)}"
+            )
+        if not all(
+            factor >= 0
+            for factor in (self.factors if isinstance(self.factors, tuple) else (self.factors,))
+        ):
+            raise ValueError(
+                f"the factors of a steps schedule must not be negative, got {self.factors}"
+            )
 
 
 def _known(what: str, value: str, names: object) -> None:

@@ -11,14 +11,20 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 from torch import Tensor
 from torch import bool as bool_dtype
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "None"}
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    NoneType: "None",
+}
 
 
 class Batch(NamedTuple):
     """What a learner sees of the data: pixels and image numbers. It has no labels, so none can leak."""
 
     views: list[Tensor]  # V tensors (N,C,H,W); sizes may differ between views (multi-crop)
-    owner: Tensor  # (N,) image ids, int64; masks compare ids, never places. Where the batch repels two at least differ
+    image_ids: Tensor  # (N,) image ids, int64; masks compare ids, never places. Where the batch repels two at least differ
 
 
 class Pair(NamedTuple):
@@ -26,9 +32,9 @@ class Pair(NamedTuple):
 
     query: Tensor  # (N,D) unit, carries gradient
     keys: Tensor  # (M,N,D) unit; M=1 for MoCo, M' for JCL
-    owner: Tensor  # (N,)
+    image_ids: Tensor  # (N,)
     pool: Tensor  # (P,D) vectors of all ranks that may repel; (0,D) where no part asks for them
-    pool_owner: Tensor  # (P,) a query is never repelled by its own image
+    pool_ids: Tensor  # (P,) a query is never repelled by its own image
     noise: Tensor  # () key of this step's draws (antipode.rng), the same on all ranks
 
 
@@ -46,7 +52,7 @@ class Output(NamedTuple):
     loss: Tensor  # ()
     metrics: dict[str, Tensor]  # detached scalars
     keys: Tensor  # (N,D) detached: what a queue, bank or memory may take in after the step
-    owner: Tensor  # (N,) the images those keys belong to
+    image_ids: Tensor  # (N,) the images those keys belong to
 
 
 class Features(NamedTuple):
@@ -87,6 +93,8 @@ def _fits(value: Any, kind: Any) -> bool:
         whole = not value.is_floating_point() and value.dtype != bool_dtype
         return value.ndim == 0 and not value.is_complex() and (kind is float or whole)
     if kind in (int, float):
-        number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+        number = isinstance(value, Integral if kind is int else Real) and not isinstance(
+            value, bool
+        )
         return number and value == value  # noqa: PLR0124  (nan is not itself)
     return isinstance(value, kind) if kind in WORDS else get_origin(kind) is not tuple

@@ -8,7 +8,7 @@ from antipode.data.sources.catalog import load
 from antipode.nets.backbone import backbone
 from antipode.papers import build
 from antipode.recipe.resolve import resolve
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 from antipode.training import checkpoint
 from tests.toys import SMALL
 
@@ -21,12 +21,14 @@ def overrides(method, **more):
     return small | QUICK | LOGGED | more
 
 
-def begun(method, home, **more):
+def has_checkpoint(method, home, **more):
     """A run folder as it is before the first step: for what does not depend on training."""
     torch.manual_seed(0)
     images = len(load("digits").pretrain)
-    recipe = resolve(method=method, data="digits", overrides=overrides(method, **more), images=images)
-    run = RunDir(home)
+    recipe = resolve(
+        method=method, data="digits", overrides=overrides(method, **more), images=images
+    )
+    run = RunFolder(home)
     recipe.write(home / "recipe.json")
     net = backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=1)
     learner = build(method, net, channels=1, **recipe.method.arguments)
@@ -35,10 +37,12 @@ def begun(method, home, **more):
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
+def has_trained(tmp_path_factory):
     """Two runs of two epochs on digits, with a checkpoint of each epoch."""
     home = tmp_path_factory.mktemp("analysed")
     for method, more in {"mocov2": {"method.queue": 300}, "adco": {"method.bank": 300}}.items():
         choices = overrides(method, **more) | {"method.dim": 16}
-        antipode.pretrain(method=method, data="digits", out=home / method, overrides=choices, quiet=True)
+        antipode.pretrain(
+            method=method, data="digits", out=home / method, overrides=choices, quiet=True
+        )
     return home

@@ -31,7 +31,9 @@ def test_hardness_is_the_naive_one(masked, monkeypatch):
             "effective": math.exp(-sum(s / total * math.log(s / total) for s in scores)),
         }
         for found in (whole, parts):
-            assert {name: float(x[i]) for name, x in found._asdict().items()} == pytest.approx(expected, abs=1e-10)
+            assert {name: float(x[i]) for name, x in found._asdict().items()} == pytest.approx(
+                expected, abs=1e-10
+            )
 
 
 def test_effective_negatives_are_all_where_all_are_alike_and_one_where_one_wins():
@@ -39,7 +41,9 @@ def test_effective_negatives_are_all_where_all_are_alike_and_one_where_one_wins(
     alike = bank.hardness(q, q, torch.eye(8)[7:].repeat(50, 1), TAU)
     assert torch.allclose(alike.effective, torch.full((3,), 50.0), rtol=1e-4)
     alone = bank.hardness(q[:1], q[:1], torch.cat([q[:1], -q[:1].repeat(49, 1)]), 0.05)
-    assert float(alone.effective) == pytest.approx(1, abs=1e-3) and float(alone.top) == pytest.approx(1, abs=1e-3)
+    assert float(alone.effective) == pytest.approx(1, abs=1e-3) and float(
+        alone.top
+    ) == pytest.approx(1, abs=1e-3)
 
 
 def test_negatives_near_the_queries_are_harder_than_random_ones():
@@ -47,7 +51,9 @@ def test_negatives_near_the_queries_are_harder_than_random_ones():
     near, far = bank.hardness(q, k, k.roll(1, 0), TAU), bank.hardness(q, k, -q, TAU)
     assert near.mean.mean() > far.mean.mean() and near.hardest.mean() > far.hardest.mean()
     tracking = bank.hardness(q, k, q, TAU)  # a bank that has caught up with the queries
-    assert tracking.mass.mean() > near.mass.mean() and torch.allclose(tracking.hardest, torch.ones(64).double())
+    assert tracking.mass.mean() > near.mass.mean() and torch.allclose(
+        tracking.hardest, torch.ones(64).double()
+    )
 
 
 def test_closest_is_the_naive_one_whatever_the_lengths(monkeypatch):
@@ -76,13 +82,24 @@ def test_drift_is_how_far_each_vector_has_turned():
 
 
 WRONG = {
-    "keys of others": (lambda: bank.hardness(torch.ones(2, 3), torch.ones(3, 3), torch.ones(4, 3), 1), r"\(3, 3\)"),
-    "no negatives": (lambda: bank.hardness(torch.ones(2, 3), torch.ones(2, 3), torch.ones(0, 3), 1), r"\(0, 3\)"),
+    "keys of others": (
+        lambda: bank.hardness(torch.ones(2, 3), torch.ones(3, 3), torch.ones(4, 3), 1),
+        r"\(3, 3\)",
+    ),
+    "no negatives": (
+        lambda: bank.hardness(torch.ones(2, 3), torch.ones(2, 3), torch.ones(0, 3), 1),
+        r"\(0, 3\)",
+    ),
     "its own image alone": (
-        lambda: bank.hardness(torch.ones(2, 3), torch.ones(2, 3), torch.ones(1, 3), 1, torch.zeros(2).long()),
+        lambda: bank.hardness(
+            torch.ones(2, 3), torch.ones(2, 3), torch.ones(1, 3), 1, torch.zeros(2).long()
+        ),
         "own image, .* K = 1",
     ),
-    "another bank": (lambda: bank.drift(torch.ones(2, 3), torch.ones(3, 3)), r"\(2, 3\) and \(3, 3\)"),
+    "another bank": (
+        lambda: bank.drift(torch.ones(2, 3), torch.ones(3, 3)),
+        r"\(2, 3\) and \(3, 3\)",
+    ),
 }
 
 

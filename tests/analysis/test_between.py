@@ -39,7 +39,9 @@ def test_cka_tells_related_features_from_unrelated_ones():
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
 def test_cka_of_features_that_do_not_vary_is_not_a_number(value):
     x = torch.randn(7, 4)
-    assert math.isnan(cka(torch.full((7, 3), value), x)) and math.isnan(cka(x, torch.full((7, 3), value)))
+    assert math.isnan(cka(torch.full((7, 3), value), x)) and math.isnan(
+        cka(x, torch.full((7, 3), value))
+    )
     assert cka(x, value + 1e-6 * x.double()) == pytest.approx(1, abs=1e-3)  # little is not nothing
 
 
@@ -79,7 +81,10 @@ WRONG = {
     "one image": (lambda: cka(torch.ones(1, 4), torch.ones(1, 4)), "two images"),
     "no neighbour": (lambda: nearest(torch.ones(3, 2), 0), "1 to 2 neighbours, not 0"),
     "too many": (lambda: nearest(torch.ones(3, 2), 3), "1 to 2 neighbours, not 3"),
-    "lists that differ": (lambda: overlap(torch.ones(3, 2), torch.ones(3, 4)), r"\(3, 2\), \(3, 4\)"),
+    "lists that differ": (
+        lambda: overlap(torch.ones(3, 2), torch.ones(3, 4)),
+        r"\(3, 2\), \(3, 4\)",
+    ),
 }
 
 

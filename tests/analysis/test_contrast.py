@@ -53,7 +53,9 @@ def test_every_key_but_the_own_is_drawn_once():
     """With orthogonal keys all scores but the positive's are zero, so the repulsion counts the keys."""
     k = torch.eye(12, dtype=torch.float64)
     for count in (1, 4, 11):
-        assert torch.allclose(contrast.drawn(k, k, count, TAU).repel.exp(), torch.full((12,), float(count)).double())
+        assert torch.allclose(
+            contrast.drawn(k, k, count, TAU).repel.exp(), torch.full((12,), float(count)).double()
+        )
 
 
 @KINDS
@@ -62,7 +64,9 @@ def test_with_eqco_the_information_bounds_coincide_and_without_they_rise(kind):
     q, k = pairs(1100, kind=kind)
     counts = [16, 64, 256, 1024]
     draws = [contrast.drawn(q, k, count, TAU) for count in counts]
-    with_margin = [contrast.information(draw, count, 1024.0) for draw, count in zip(draws, counts, strict=True)]
+    with_margin = [
+        contrast.information(draw, count, 1024.0) for draw, count in zip(draws, counts, strict=True)
+    ]
     without = [contrast.information(draw, count) for draw, count in zip(draws, counts, strict=True)]
     assert without == sorted(without) and without[-1] - without[0] > 0.3
     assert max(with_margin) - min(with_margin) < 0.3 * (without[-1] - without[0])
@@ -80,7 +84,9 @@ def test_with_eqco_gradients_vary_less_over_k_and_stay_below_theorem_2(kind):
         norms = [contrast.gradient(draw, count, TAU, alpha) for count, draw in draws.items()]
         means[name] = torch.stack([norm.mean() for norm in norms])
         for norm, (count, draw) in zip(norms, draws.items(), strict=True):
-            assert (norm <= contrast.ceiling(draw, count, TAU, alpha or count) + 1e-12).all()  # eq. 12, each query
+            assert (
+                norm <= contrast.ceiling(draw, count, TAU, alpha or count) + 1e-12
+            ).all()  # eq. 12, each query
     assert (means["with"] <= limit.mean()).all()  # eq. 13, in the mean
     # from K = 16 on, where the paper claims it: four negatives are too few for a mean
     spread = {name: float(mean[1:].max() - mean[1:].min()) for name, mean in means.items()}
@@ -109,12 +115,17 @@ def test_multipliers_are_the_naive_ones_of_disjoint_batches():
 @KINDS
 def test_the_multiplier_rises_to_one_and_varies_less_with_the_batch(kind):
     z0, z1 = pairs(1024, kind=kind)
-    found = [contrast.multipliers(z0, z1, batch, 0.1, rng.key(0, batch)) for batch in (4, 16, 64, 256, 1024)]
+    found = [
+        contrast.multipliers(z0, z1, batch, 0.1, rng.key(0, batch))
+        for batch in (4, 16, 64, 256, 1024)
+    ]
     means = [float(one.mean()) for one in found]
     variation = [float(one.std() / one.mean()) for one in found]
     assert means == sorted(means) and means[0] < 0.2 and 0.7 < means[-1] < 1
     assert variation == sorted(variation, reverse=True) and variation[-1] < 0.3 < variation[0]
-    assert torch.allclose(found[-1].sort().values, npc_multiplier(z0, z1, tau=0.1).sort().values)  # one batch of all
+    assert torch.allclose(
+        found[-1].sort().values, npc_multiplier(z0, z1, tau=0.1).sort().values
+    )  # one batch of all
 
 
 def test_negatives_come_in_powers_of_four():
@@ -124,9 +135,14 @@ def test_negatives_come_in_powers_of_four():
     assert contrast.grid(3) == [3]
 
 
-@pytest.mark.parametrize("rows", [[], [{"epoch": 0, "loss": 1.0}], [{"epoch": 0, "contrast": 1.0, "mi_bound": None}]])
+@pytest.mark.parametrize(
+    "rows", [[], [{"epoch": 0, "loss": 1.0}], [{"epoch": 0, "contrast": 1.0, "mi_bound": None}]]
+)
 def test_a_log_without_a_bound_is_said_to_have_none(rows):
-    assert contrast._logged_bound(rows)[:2] == ([], []) and "no bound" in contrast._logged_bound(rows)[2][0]
+    assert (
+        contrast._logged_bound(rows)[:2] == ([], [])
+        and "no bound" in contrast._logged_bound(rows)[2][0]
+    )
 
 
 def test_the_bound_over_training_is_the_mean_of_each_epoch_by_the_constant_that_the_log_tells():

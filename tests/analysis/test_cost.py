@@ -35,8 +35,14 @@ def test_operations_of_a_convolution_are_two_for_each_product():
 
 def test_both_forms_are_the_references():
     query, keys, negatives = vectors(4)
-    found = cost.closed_form(query, keys, negatives, 0.2, 4.0), cost.vanilla(query, keys, negatives, 0.2)
-    naive = reference.loss(query, keys, negatives, 0.2, 4.0), reference.vanilla(query, keys, negatives, 0.2)
+    found = (
+        cost.closed_form(query, keys, negatives, 0.2, 4.0),
+        cost.vanilla(query, keys, negatives, 0.2),
+    )
+    naive = (
+        reference.loss(query, keys, negatives, 0.2, 4.0),
+        reference.vanilla(query, keys, negatives, 0.2),
+    )
     for one, other in zip(found, naive, strict=True):
         assert one.item() == pytest.approx(other.item(), abs=1e-12)
 

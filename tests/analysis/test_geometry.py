@@ -71,7 +71,9 @@ def test_the_effective_rank_counts_equal_directions():
 
 def test_vectors_of_zeros_have_collapsed_to_rank_one():
     assert geometry.effective_rank(geometry.spectrum(torch.zeros(5, 3))) == 1
-    assert geometry.effective_rank(geometry.spectrum(torch.ones(5, 3))) == pytest.approx(1, abs=1e-5)
+    assert geometry.effective_rank(geometry.spectrum(torch.ones(5, 3))) == pytest.approx(
+        1, abs=1e-5
+    )
 
 
 def test_uniformity_of_vectors_far_apart_is_their_distance():
@@ -94,14 +96,20 @@ def test_a_histogram_is_numpy_s():
 
 
 def test_json_gets_no_number_that_it_does_not_know():
-    assert finite({"a": [1.0, float("nan"), {"b": float("inf")}], 3: (2,)}) == {"a": [1.0, None, {"b": None}], "3": [2]}
+    assert finite({"a": [1.0, float("nan"), {"b": float("inf")}], 3: (2,)}) == {
+        "a": [1.0, None, {"b": None}],
+        "3": [2],
+    }
 
 
 WRONG = {
     "empty histogram": (lambda: histogram(torch.empty(0), 0, 1, "x"), "0 values"),
     "range upside down": (lambda: histogram(torch.ones(3), 1, 0, "x"), r"\[1, 0\]"),
     "curve of two lengths": (lambda: curve([1, 2], [1.0], "x", "y"), "1 and 2"),
-    "uniformity of one": (lambda: geometry.uniformity(torch.ones(1, 4)), r"two vectors .* \(1, 4\)"),
+    "uniformity of one": (
+        lambda: geometry.uniformity(torch.ones(1, 4)),
+        r"two vectors .* \(1, 4\)",
+    ),
     "spectrum of none": (lambda: geometry.spectrum(torch.ones(0, 4)), r"\(0, 4\)"),
     "spectrum of views": (lambda: geometry.spectrum(torch.ones(2, 3, 4)), r"\(2, 3, 4\)"),
 }

@@ -55,12 +55,19 @@ def check(result):
     assert set(result) <= KEYS and {"settings", "values"} <= set(result)
     assert {"data", "epoch", "seed"} <= set(result["settings"])
     for name, line in result.get("curves", {}).items():
-        assert set(line) == {"x", "y", "xlabel", "ylabel"} and len(line["x"]) == len(line["y"]) > 0, name
+        assert (
+            set(line) == {"x", "y", "xlabel", "ylabel"} and len(line["x"]) == len(line["y"]) > 0
+        ), name
     for name, bars in result.get("histograms", {}).items():
-        assert set(bars) == {"edges", "counts", "xlabel"} and len(bars["edges"]) == len(bars["counts"]) + 1, name
+        assert (
+            set(bars) == {"edges", "counts", "xlabel"}
+            and len(bars["edges"]) == len(bars["counts"]) + 1
+        ), name
         assert sum(bars["counts"]) > 0
     assert all(isinstance(note, str) for note in result.get("notes", []))
-    assert all(value is None or isinstance(value, int | float) for value in result["values"].values())
+    assert all(
+        value is None or isinstance(value, int | float) for value in result["values"].values()
+    )
     assert all(math.isfinite(number) for number in numbers(result))
 
 
@@ -71,7 +78,11 @@ def test_every_analysis_fits_a_method_or_says_which_have_it(method, tmp_path):
     assert list(found) == list(ANALYSES)
     skipped = {name: result["skipped"] for name, result in found.items() if "skipped" in result}
     has_tau, keeps = method in (*WITH_TAU, "custom"), method in (*WITH_MEMORY, "eqco")
-    expected = {"cka", "neighbours"} | (set() if has_tau else set(CONTRAST)) | (set() if keeps else {"bank"})
+    expected = (
+        {"cka", "neighbours"}
+        | (set() if has_tau else set(CONTRAST))
+        | (set() if keeps else {"bank"})
+    )
     assert set(skipped) == expected
     assert all(method in sentence and "\n" not in sentence for sentence in skipped.values())
     written = json.loads((home / "analysis.json").read_text())
@@ -85,7 +96,11 @@ def test_every_analysis_fits_a_method_or_says_which_have_it(method, tmp_path):
 
 def test_eqco_on_a_batch_and_dcl_on_a_queue_are_told_apart(tmp_path):
     batch = begun("eqco", tmp_path / "batch", **{"method.base": "simclr", "method.groups": None})
-    queue = begun("dcl", tmp_path / "queue", **{"method.base": "mocov2", "method.queue": 20, "method.groups": 2})
+    queue = begun(
+        "dcl",
+        tmp_path / "queue",
+        **{"method.base": "mocov2", "method.queue": 20, "method.groups": 2},
+    )
     assert "skipped" in analyse(batch)["batch"]["bank"]
     assert analyse(queue, what=["bank"])["queue"]["bank"]["settings"]["kind"] == "queue"
 
@@ -102,7 +117,11 @@ def test_all_of_it_end_to_end(trained, tmp_path):
         assert json.loads((tmp_path / method / "analysis.json").read_text()) == results
     for what in ("cka", "neighbours"):
         ours, theirs = found["mocov2"][what]["values"], found["adco"][what]["values"]
-        assert list(ours) == ["adco"] and list(theirs) == ["mocov2"] and ours["adco"] == theirs["mocov2"]
+        assert (
+            list(ours) == ["adco"]
+            and list(theirs) == ["mocov2"]
+            and ours["adco"] == theirs["mocov2"]
+        )
         assert 0 < ours["adco"] < 1
 
 
@@ -116,7 +135,9 @@ def test_what_was_there_stays_and_what_is_made_again_is_replaced(trained, tmp_pa
 
 def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(trained):
     names = [name for name, one in ANALYSES.items() if name not in TIMED and not one.several]
-    first, again, other = (analyse(trained / "adco", what=names, seed=seed)["adco"] for seed in (0, 0, 1))
+    first, again, other = (
+        analyse(trained / "adco", what=names, seed=seed)["adco"] for seed in (0, 0, 1)
+    )
     for name in names:
         assert first[name] == again[name], name
         assert numbers(first[name]) != numbers(other[name]), name
@@ -125,8 +146,12 @@ def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(trained):
 def test_labels_play_no_part(trained):
     one = subject(trained / "mocov2")
     bare = subject(trained / "mocov2")
-    bare.splits = Splits("digits", *(_blind(part) for part in (one.splits.pretrain, one.splits.train)), None, 8)
-    named_, blind = ([*found.pairs()[1], *found.still(one.splits.pretrain)] for found in (one, bare))
+    bare.splits = Splits(
+        "digits", *(_blind(part) for part in (one.splits.pretrain, one.splits.train)), None, 8
+    )
+    named_, blind = (
+        [*found.pairs()[1], *found.still(one.splits.pretrain)] for found in (one, bare)
+    )
     blind[4:] = bare.still(bare.splits.pretrain)
     assert all(torch.equal(a, b) for a, b in zip(named_, blind, strict=True))
 
@@ -140,7 +165,9 @@ def test_views_of_an_image_stand_in_its_place_and_differ(trained):
     ids = torch.tensor([5, 9, 700, 1, 3])
     seen = found.see(ids, 3)
     assert seen.head.shape == (3, 5, 16) and seen.keys.shape == seen.query.shape == (3, 5, 16)
-    assert not any(torch.equal(seen.backbone[a], seen.backbone[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+    assert not any(
+        torch.equal(seen.backbone[a], seen.backbone[b]) for a, b in ((0, 1), (0, 2), (1, 2))
+    )
     alone = found.see(ids, 3, keys=False)
     assert torch.equal(alone.head, seen.head) and alone.keys.shape == (3, 5, 0)
     assert not torch.equal(found.see(ids, 3, salt=1).head, seen.head)
@@ -150,18 +177,20 @@ def test_without_chance_every_view_is_the_image_itself_in_its_place(trained, mon
     """More images than a batch, a remainder, and three passes over the data in three orders."""
     monkeypatch.setattr("antipode.analysis.embeddings.BATCH", 8)
     found = subject(trained / "mocov2")
-    found.views = found.look
+    found.views = found.eval_view
     ids = torch.arange(100, 119).flip(0)
     seen = found.see(ids, 3)
     with torch.no_grad():
-        expected = found.learner.backbone(found.look(found.splits.pretrain.images[ids])[0])
+        expected = found.learner.backbone(found.eval_view(found.splits.pretrain.images[ids])[0])
     assert all(torch.allclose(view, expected, atol=1e-5) for view in seen.backbone)
 
 
 def test_images_that_are_decoded_on_demand_are_seen_too_and_a_broken_one_leaves_no_hole(trained):
     found = subject(trained / "mocov2")
-    found.recipe = found.recipe.model_copy(update={"data": found.recipe.data.model_copy(update={"workers": 0})})
-    found.views, images = found.look, found.splits.pretrain.images
+    found.recipe = found.recipe.model_copy(
+        update={"data": found.recipe.data.model_copy(update={"workers": 0})}
+    )
+    found.views, images = found.eval_view, found.splits.pretrain.images
 
     def read(index):
         if index == 3:
@@ -173,7 +202,7 @@ def test_images_that_are_decoded_on_demand_are_seen_too_and_a_broken_one_leaves_
     with pytest.warns(BrokenImages, match="3 is broken"):
         seen = found.see(torch.arange(8), 2, keys=False)
     with torch.no_grad():
-        expected = found.learner.backbone(found.look(images[:8])[0])
+        expected = found.learner.backbone(found.eval_view(images[:8])[0])
     expected[3] = expected[4]  # the next takes its place
     assert all(torch.allclose(view, expected, atol=1e-4) for view in seen.backbone)
 
@@ -182,7 +211,9 @@ def test_queries_come_from_the_network_and_keys_from_the_twin(trained):
     found = subject(trained / "mocov2")
     _, seen = found.pairs()
     unit = seen.head / seen.head.norm(dim=-1, keepdim=True)
-    assert torch.allclose(seen.query, unit, atol=1e-6) and not torch.allclose(seen.keys, unit, atol=1e-3)
+    assert torch.allclose(seen.query, unit, atol=1e-6) and not torch.allclose(
+        seen.keys, unit, atol=1e-3
+    )
     with torch.no_grad():
         found.learner.twin.net.load_state_dict(found.learner.online.state_dict())
     found.kept.clear()
@@ -213,7 +244,9 @@ def test_the_figures_of_eqco_have_a_curve_for_each_checkpoint_and_the_log_s_boun
     assert curves["mean with EqCo"]["y"] != curves["mean with EqCo, epoch 1"]["y"]
     settings = found["gradient-norm"]["settings"]
     assert (settings["alpha"], settings["alpha_from"]) == (300, "the run's queue")
-    assert curves["mean with EqCo"]["y"][-1] > curves["mean without EqCo"]["y"][-1]  # 64 are fewer than 300
+    assert (
+        curves["mean with EqCo"]["y"][-1] > curves["mean without EqCo"]["y"][-1]
+    )  # 64 are fewer than 300
     logged = found["mi-bound"]["curves"]["over training"]
     assert logged["x"] == [1, 2]
     rows = [row for row in antipode.Run(trained / "mocov2").metrics() if row["epoch"] == 1]
@@ -235,11 +268,15 @@ def test_eqco_s_own_alpha_is_used(tmp_path):
 
 
 def test_predictions_are_measured_where_there_is_a_predictor(trained, tmp_path):
-    found = analyse(begun("msbreg", tmp_path / "run"), what=["alignment-uniformity"])["run"]["alignment-uniformity"]
+    found = analyse(begun("msbreg", tmp_path / "run"), what=["alignment-uniformity"])["run"][
+        "alignment-uniformity"
+    ]
     _, seen = subject(tmp_path / "run").pairs()
     naive = [float(((x - y) ** 2).sum(-1).mean()) for x, y in [seen.query]]
     assert found["values"]["alignment, prediction"] == pytest.approx(naive[0], rel=1e-4)
-    plain = analyse(trained / "mocov2", what=["alignment-uniformity"])["mocov2"]["alignment-uniformity"]
+    plain = analyse(trained / "mocov2", what=["alignment-uniformity"])["mocov2"][
+        "alignment-uniformity"
+    ]
     assert not any("prediction" in name for name in plain["values"])
 
 
@@ -270,7 +307,9 @@ def test_fresh_keys_are_of_other_images_than_the_queries(trained):
     found = subject(trained / "mocov2", images=30)
     fresh, (_, seen) = bank._fresh(found, 30, 1000), found.pairs()
     assert len(fresh) == 30
-    assert (fresh @ seen.keys[0].T).max() < 1  # an own key would be 1 away from itself by rounding only
+    assert (
+        fresh @ seen.keys[0].T
+    ).max() < 1  # an own key would be 1 away from itself by rounding only
 
 
 def test_npid_s_own_entry_is_no_negative(tmp_path):
@@ -278,7 +317,10 @@ def test_npid_s_own_entry_is_no_negative(tmp_path):
     memory, (ids, seen) = found.stored.vectors, found.pairs()
     memory[ids] = seen.query[0]  # as training makes it: an image's entry is near its embedding
     masked = bank.bank(found)["values"]["hardest cosine, memory"]
-    assert masked < float(bank.hardness(seen.query[0], seen.keys[0], memory, 0.1).hardest.mean()) - 1e-3
+    assert (
+        masked
+        < float(bank.hardness(seen.query[0], seen.keys[0], memory, 0.1).hardest.mean()) - 1e-3
+    )
 
 
 def test_npid_s_fresh_keys_are_new_and_not_its_memory(tmp_path):
@@ -291,12 +333,22 @@ def test_npid_s_fresh_keys_are_new_and_not_its_memory(tmp_path):
 
 def test_a_line_of_the_log_stands_for_the_steps_since_the_one_before():
     """Of 22 steps in an epoch 0, 10, 20 and the last are logged, and of the next one 30, 40 and the last."""
-    logged = [(0, 0, 5.0), (10, 0, 1.0), (20, 0, 2.0), (21, 0, 3.0), (30, 1, 1.0), (40, 1, 2.0), (43, 1, 4.0)]
+    logged = [
+        (0, 0, 5.0),
+        (10, 0, 1.0),
+        (20, 0, 2.0),
+        (21, 0, 3.0),
+        (30, 1, 1.0),
+        (40, 1, 2.0),
+        (43, 1, 4.0),
+    ]
     rows = [{"step": step, "epoch": epoch, "contrast": value} for step, epoch, value in logged]
     rows.insert(2, {"step": 12, "epoch": 0, "knn": 50.0})  # says nothing of it
     first, second = (5 + 10 * 1 + 10 * 2 + 3) / 22, (9 * 1 + 10 * 2 + 3 * 4) / 22
     assert contrast.per_epoch(rows, "contrast") == pytest.approx({1: first, 2: second})
-    assert contrast.per_epoch([rows[1], rows[0]], "contrast") == pytest.approx({1: 16 / 12})  # a damaged log goes back
+    assert contrast.per_epoch([rows[1], rows[0]], "contrast") == pytest.approx(
+        {1: 16 / 12}
+    )  # a damaged log goes back
 
 
 def test_a_multi_crop_run_is_seen_in_large_views(tmp_path):
@@ -327,11 +379,31 @@ def test_one_run_need_not_be_a_list(trained):
 WRONG = {
     "no run": (lambda home: analyse(), FileNotFoundError, "no run in an empty list"),
     "not there": (lambda home: analyse(home / "nowhere"), FileNotFoundError, "no run in .*nowhere"),
-    "twice": (lambda home: analyse(home / "adco", home / "." / "adco"), ValueError, "adco is given twice"),
-    "no such analysis": (lambda home: analyse(home / "adco", what=["nps"]), ValueError, r"'nps' \(did you mean 'npc'"),
-    "nothing to do": (lambda home: analyse(home / "adco", what=[]), ValueError, "nothing to analyse: choose from mi-"),
-    "one image": (lambda home: analyse(home / "adco", images=1), ValueError, "at least two images, got 1"),
-    "one run": (lambda home: analyse(home / "adco", what=["cka"]), ValueError, "cka does not fit: .* two or more"),
+    "twice": (
+        lambda home: analyse(home / "adco", home / "." / "adco"),
+        ValueError,
+        "adco is given twice",
+    ),
+    "no such analysis": (
+        lambda home: analyse(home / "adco", what=["nps"]),
+        ValueError,
+        r"'nps' \(did you mean 'npc'",
+    ),
+    "nothing to do": (
+        lambda home: analyse(home / "adco", what=[]),
+        ValueError,
+        "nothing to analyse: choose from mi-",
+    ),
+    "one image": (
+        lambda home: analyse(home / "adco", images=1),
+        ValueError,
+        "at least two images, got 1",
+    ),
+    "one run": (
+        lambda home: analyse(home / "adco", what=["cka"]),
+        ValueError,
+        "cka does not fit: .* two or more",
+    ),
     "a device": (
         lambda home: analyse(home / "adco", device="tpu"),
         ValueError,
@@ -382,7 +454,9 @@ def test_a_run_s_figures_are_those_of_its_embeddings(trained):
     draw = contrast.drawn(seen.query[0], seen.keys[1], 16, one.tau)
     assert found["mi-bound"]["with EqCo"]["y"][1] == contrast.information(draw, 16, 300.0)
     assert found["mi-bound"]["without EqCo"]["y"][1] == contrast.information(draw, 16)
-    assert found["gradient-norm"]["mean with EqCo"]["y"][1] == float(contrast.gradient(draw, 16, one.tau, 300.0).mean())
+    assert found["gradient-norm"]["mean with EqCo"]["y"][1] == float(
+        contrast.gradient(draw, 16, one.tau, 300.0).mean()
+    )
     batch = contrast.multipliers(*seen.head, 16, one.tau, rng.key(0, "npc", 16)).double()
     assert found["npc"]["mean"]["y"][2] == float(batch.mean())
 
@@ -390,15 +464,21 @@ def test_a_run_s_figures_are_those_of_its_embeddings(trained):
 @pytest.mark.slow
 def test_the_curves_of_a_trained_run_show_what_the_papers_show(tmp_path):
     """The theorems on real embeddings: bounds rise with K without the margin, q_B rises with the batch."""
-    home = antipode.pretrain("digits.simclr", epochs=30, device="cpu", out=tmp_path / "run", quiet=True)
+    home = antipode.pretrain(
+        "digits.simclr", epochs=30, device="cpu", out=tmp_path / "run", quiet=True
+    )
     found = antipode.analyse(home, CONTRAST, device="cpu")["run"]
     without = found["mi-bound"]["curves"]["without EqCo"]["y"]
     assert without == sorted(without)
     values = found["mi-bound"]["values"]
-    assert values["range from K = 16 on with EqCo"] < 0.5 * values["range from K = 16 on without EqCo"]
+    assert (
+        values["range from K = 16 on with EqCo"] < 0.5 * values["range from K = 16 on without EqCo"]
+    )
     curves = found["gradient-norm"]["curves"]
     for name in ("with EqCo", "without EqCo"):
         means, bounds = curves[f"mean {name}"]["y"], curves[f"bound {name}"]["y"]
         assert all(mean <= bound for mean, bound in zip(means, bounds, strict=True))
-    mean, variation = (found["npc"]["curves"][name]["y"] for name in ("mean", "coefficient of variation"))
+    mean, variation = (
+        found["npc"]["curves"][name]["y"] for name in ("mean", "coefficient of variation")
+    )
     assert mean == sorted(mean) and variation == sorted(variation, reverse=True)

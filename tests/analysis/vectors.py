@@ -13,7 +13,10 @@ def pairs(n=600, d=16, *, kind="random", noise=0.3, seed=0, dtype=torch.float64)
         kinds = torch.randn(8, d, generator=chance, dtype=dtype)
         centre = 1.5 * unit(kinds[torch.randint(8, (n,), generator=chance)]) + unit(centre)
     centre = unit(centre)
-    return [unit(centre + noise * unit(torch.randn(centre.shape, generator=chance, dtype=dtype))) for _ in range(2)]
+    return [
+        unit(centre + noise * unit(torch.randn(centre.shape, generator=chance, dtype=dtype)))
+        for _ in range(2)
+    ]
 
 
 def rotation(d, seed=1):

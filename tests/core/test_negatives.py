@@ -59,14 +59,14 @@ def pair(n=6, views=1, step=0):
 def test_in_batch_excludes_every_view_of_the_own_image():
     p = pair(views=2)
     scores = InBatch("all")(p)
-    assert torch.equal(scores.isinf(), p.owner[:, None] == p.pool_owner)
+    assert torch.equal(scores.isinf(), p.image_ids[:, None] == p.pool_ids)
     assert torch.allclose(scores[~scores.isinf()], (p.query @ p.pool.T)[~scores.isinf()])
 
 
 def test_ids_decide_not_places():
     p = pair()
     ids = torch.tensor([3, 3, 5, 8, 8, 8])
-    scores = InBatch("pair")(p._replace(owner=ids, pool_owner=ids))
+    scores = InBatch("pair")(p._replace(image_ids=ids, pool_ids=ids))
     assert torch.equal(scores.isinf(), ids[:, None] == ids)
 
 
@@ -92,7 +92,10 @@ def test_a_shared_subset_is_one_for_all_queries_but_those_in_it():
     common = max(set(columns), key=columns.count)
     assert columns.count(common) == 12 - 3 and len(common) == 3
     own = InBatch("pair", subset=3, shared=False)(p)
-    apart = [frozenset((s[None] == r[:, None]).nonzero()[:, 1].tolist()) for r, s in zip(own, whole, strict=True)]
+    apart = [
+        frozenset((s[None] == r[:, None]).nonzero()[:, 1].tolist())
+        for r, s in zip(own, whole, strict=True)
+    ]
     assert len(set(apart)) > 6
 
 
@@ -115,7 +118,9 @@ def test_a_bank_knows_after_loading_how_full_it_is():
     assert other.count == 4 and other.filling
     assert other.push(numbered(4, 8), OWNER, KEY) is True and not other.filling
     assert other.weight[:, 0].tolist() == list(range(10))
-    assert other.push(numbered(50, 8), OWNER, KEY) is False and other.weight[:, 0].tolist() == list(range(10))
+    assert other.push(numbered(50, 8), OWNER, KEY) is False and other.weight[:, 0].tolist() == list(
+        range(10)
+    )
 
 
 def test_a_bank_is_used_at_length_one():
@@ -129,19 +134,21 @@ def test_a_bank_is_used_at_length_one():
 def test_one_image_alone_is_refused_only_where_asking_is_free():
     """Tensors without data stand for a GPU's: whoever looked at their ids would fail."""
     alone = torch.full((6,), 3)
-    p = pair()._replace(owner=alone, pool_owner=alone)
-    with pytest.raises(ValueError, match="a batch that holds image 3 alone, 6 times, has nothing to repel"):
+    p = pair()._replace(image_ids=alone, pool_ids=alone)
+    with pytest.raises(
+        ValueError, match="a batch that holds image 3 alone, 6 times, has nothing to repel"
+    ):
         InBatch("pair")(p)
     assert InBatch("pair")(Pair(*(part.to("meta") for part in p))).shape == (6, 6)
-    differing = p._replace(owner=torch.arange(6) // 5, pool_owner=torch.arange(6) // 5)
+    differing = p._replace(image_ids=torch.arange(6) // 5, pool_ids=torch.arange(6) // 5)
     assert InBatch("pair")(differing).logsumexp(1).isfinite().all()
 
 
 def test_the_last_embedding_of_an_image_that_is_in_a_batch_twice_moves_npids_memory():
     memory, keys = Memory(9, 4, momentum=0.5), torch.randn(6, 4)
-    before, owner = memory.vectors.clone(), torch.tensor([2, 7, 2, 0, 7, 2])
-    memory.push(keys, owner, KEY)
+    before, image_ids = memory.vectors.clone(), torch.tensor([2, 7, 2, 0, 7, 2])
+    memory.push(keys, image_ids, KEY)
     for image in range(9):
-        own = [keys[i] for i in range(6) if owner[i] == image]
+        own = [keys[i] for i in range(6) if image_ids[i] == image]
         mixed = 0.5 * before[image] + 0.5 * own[-1] if own else before[image]
         assert torch.allclose(memory.vectors[image], mixed / mixed.norm(), atol=1e-6)

@@ -21,7 +21,9 @@ def test_it_starts_as_a_copy_and_moves_by_one_minus_the_momentum(double):
     for old, new, mine in zip(before, online.parameters(), twin.net.parameters(), strict=True):
         assert torch.allclose(mine, 0.9 * old + 0.1 * new, atol=1e-15)
     twin.follow(online, restart=True)
-    assert all(torch.equal(a, b) for a, b in zip(twin.net.parameters(), online.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(twin.net.parameters(), online.parameters(), strict=True)
+    )
 
 
 def test_float32_momentum_keeps_the_small_share():

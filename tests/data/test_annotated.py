@@ -16,7 +16,9 @@ def photograph(path, size=(20, 16)):
 
 
 def thing(name, box, difficult):
-    corners = "".join(f"<{k}>{v}</{k}>" for k, v in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
+    corners = "".join(
+        f"<{k}>{v}</{k}>" for k, v in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+    )
     return f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox>{corners}</bndbox></object>"
 
 
@@ -27,7 +29,11 @@ def voc(root, year, sets):
         (home / "ImageSets" / "Main" / f"{part}.txt").write_text("\n".join(keys) + "\n")
         for key in keys:
             photograph(home / "JPEGImages" / f"{key}.jpg")
-            things = thing("dog", (1, 1, 10, 8), 0) + thing("dog", (2, 2, 4, 4), 1) + thing("sofa", (3, 3, 9, 9), 1)
+            things = (
+                thing("dog", (1, 1, 10, 8), 0)
+                + thing("dog", (2, 2, 4, 4), 1)
+                + thing("sofa", (3, 3, 9, 9), 1)
+            )
             (home / "Annotations").mkdir(exist_ok=True)
             (home / "Annotations" / f"{key}.xml").write_text(f"<annotation>{things}</annotation>")
 
@@ -59,8 +65,20 @@ def coco(root):
         "images": [{"id": 30, "file_name": "30.jpg"}, {"id": 9, "file_name": "9.jpg"}],
         "categories": [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person"}],
         "annotations": [
-            {"image_id": 30, "category_id": 90, "bbox": [2, 3, 6, 6], "segmentation": square, "iscrowd": 0},
-            {"image_id": 30, "category_id": 1, "bbox": [4, 0, 1, 16], "segmentation": runs, "iscrowd": 1},
+            {
+                "image_id": 30,
+                "category_id": 90,
+                "bbox": [2, 3, 6, 6],
+                "segmentation": square,
+                "iscrowd": 0,
+            },
+            {
+                "image_id": 30,
+                "category_id": 1,
+                "bbox": [4, 0, 1, 16],
+                "segmentation": runs,
+                "iscrowd": 1,
+            },
         ],
     }
     for part in ("train", "val"):
@@ -73,11 +91,16 @@ def coco(root):
 def test_coco_labels_boxes_and_masks(tmp_path):
     coco(tmp_path / "coco")
     splits = load("coco", root=tmp_path)
-    assert splits.classes == ["person", "toothbrush"] and splits.train.labels.tolist() == [[-1, 1], [0, 0]]
+    assert splits.classes == ["person", "toothbrush"] and splits.train.labels.tolist() == [
+        [-1, 1],
+        [0, 0],
+    ]
     objects = detection("coco", "test", tmp_path)
     assert objects.categories == [1, 90] and objects.ids == [30, 9]
     _, target = objects[0]
-    assert target["boxes"].tolist() == [[2, 3, 8, 9], [4, 0, 5, 16]] and target["labels"].tolist() == [2, 1]
+    assert target["boxes"].tolist() == [[2, 3, 8, 9], [4, 0, 5, 16]] and target[
+        "labels"
+    ].tolist() == [2, 1]
     square, column = target["masks"]
     assert square[3:9, 2:8].all() and square.sum() <= 49
     assert column.nonzero()[:, 1].unique().tolist() == [4] and column.sum() == 16
@@ -89,13 +112,17 @@ def test_presence_of_a_class_wins_over_its_spared_objects():
     from antipode.data.sources.annotated import Thing
 
     box = (0, 0, 1, 1)
-    rows = presence([[Thing(1, box), Thing(1, box, None, True)], [Thing(1, box, None, True), Thing(1, box)]], 2)
+    rows = presence(
+        [[Thing(1, box), Thing(1, box, None, True)], [Thing(1, box, None, True), Thing(1, box)]], 2
+    )
     assert rows.tolist() == [[0, 1], [0, 1]]
 
 
 def test_masks_that_cannot_be_read_and_unknown_sets_are_refused(tmp_path):
     with pytest.raises(ValueError, match="compressed form"):
         mask({"counts": "abc"}, 4, 4)
-    with pytest.raises(ValueError, match=r"no objects for cifar10 train; there are voc07, voc07.12, coco"):
+    with pytest.raises(
+        ValueError, match=r"no objects for cifar10 train; there are voc07, voc07.12, coco"
+    ):
         detection("cifar10", "train", tmp_path)
     assert torch.equal(mask([[0, 0, 1, 1]], 4, 4), torch.zeros(4, 4, dtype=torch.uint8))

@@ -22,7 +22,9 @@ seeds = st.integers(0, 2**31)
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
     """Whole grey levels, with ties between channels and pure black and white among them."""
-    levels = torch.randint(-30, 286, shape, generator=torch.Generator().manual_seed(seed)).clamp(0, 255)
+    levels = torch.randint(-30, 286, shape, generator=torch.Generator().manual_seed(seed)).clamp(
+        0, 255
+    )
     return (levels // 5 * 5) / 255
 
 
@@ -37,14 +39,19 @@ def as_bytes(images: Tensor) -> Tensor:
 def boxes_within(height: int, width: int, seed: int, n: int) -> Tensor:
     u = uniform(n, 4, seed=seed)
     h, w = torch.floor(u[:, 0] * height) + 1, torch.floor(u[:, 1] * width) + 1
-    return torch.stack([torch.floor(u[:, 2] * (height - h + 1)), torch.floor(u[:, 3] * (width - w + 1)), h, w], 1)
+    return torch.stack(
+        [torch.floor(u[:, 2] * (height - h + 1)), torch.floor(u[:, 3] * (width - w + 1)), h, w], 1
+    )
 
 
 @modest
 @given(sides, sides, st.integers(1, 40), st.booleans(), seeds)
 def test_crop_is_torchvisions(height, width, size, cubic, seed):
     channels = 1 + seed % 5
-    images, boxes = noise(4, channels, height, width, seed=seed), boxes_within(height, width, seed, 4)
+    images, boxes = (
+        noise(4, channels, height, width, seed=seed),
+        boxes_within(height, width, seed, 4),
+    )
     mirror, upend = torch.tensor([0, 1, 0, 1]).bool(), torch.tensor([0, 0, 1, 1]).bool()
     ours = augment.crop(images, boxes, size, mirror=mirror, upend=upend, cubic=cubic)
     mode = T.InterpolationMode.BICUBIC if cubic else T.InterpolationMode.BILINEAR
@@ -68,21 +75,34 @@ def test_crop_of_the_whole_image_at_its_size_flips_exactly():
 def test_centre_is_resize_and_center_crop(height, width, size, margin, seed):
     images = noise(2, 3, height, width, seed=seed)
     theirs = TF.center_crop(TF.resize(images, size + margin, antialias=True), [size, size])
-    torch.testing.assert_close(augment.centre(images, size, size + margin), theirs, atol=2e-5, rtol=0)
+    torch.testing.assert_close(
+        augment.centre(images, size, size + margin), theirs, atol=2e-5, rtol=0
+    )
 
 
 @modest
 @given(sides, sides, st.integers(1, 5), seeds)
 def test_rotate_is_torchvisions(height, width, channels, seed):
-    images, degrees = noise(3, channels, height, width, seed=seed), 360 * uniform(3, seed=seed) - 180
+    images, degrees = (
+        noise(3, channels, height, width, seed=seed),
+        360 * uniform(3, seed=seed) - 180,
+    )
     ours = augment.rotate(images, degrees)
     for i in range(3):
         theirs = TF.rotate(images[i], degrees[i].item(), T.InterpolationMode.BILINEAR)
-        torch.testing.assert_close(ours[i], theirs, atol=1e-3, rtol=0)  # coordinates in float32, each its own way
+        torch.testing.assert_close(
+            ours[i], theirs, atol=1e-3, rtol=0
+        )  # coordinates in float32, each its own way
 
 
 @modest
-@given(st.integers(12, 40), st.integers(12, 40), st.integers(1, 5), st.sampled_from([1, 3, 13, 23]), seeds)
+@given(
+    st.integers(12, 40),
+    st.integers(12, 40),
+    st.integers(1, 5),
+    st.sampled_from([1, 3, 13, 23]),
+    seeds,
+)
 def test_blur_is_torchvisions(height, width, channels, taps, seed):
     images, sigma = noise(3, channels, height, width, seed=seed), 0.1 + 1.9 * uniform(3, seed=seed)
     ours = augment.blur(images, sigma, taps)
@@ -131,7 +151,9 @@ def test_jitter_is_torchvisions_in_each_of_the_24_orders():
     images, factors = noise(24, 3, 9, 7), random_factors(24, 5)
     ours = augment.jitter(images, factors, places)
     for i in range(24):
-        torch.testing.assert_close(ours[i], in_order(images[i], factors[i], places[i]), atol=5e-5, rtol=0)
+        torch.testing.assert_close(
+            ours[i], in_order(images[i], factors[i], places[i]), atol=5e-5, rtol=0
+        )
 
 
 def test_jitter_of_many_channels_has_brightness_and_contrast():
@@ -146,7 +168,9 @@ def test_jitter_of_many_channels_has_brightness_and_contrast():
 def test_neutral_jitter_is_nothing():
     images = noise(24, 3, 16, 16)
     places = torch.tensor(list(itertools.permutations(range(4))))
-    torch.testing.assert_close(augment.jitter(images, torch.tensor(NEUTRAL).repeat(24, 1), places), images)
+    torch.testing.assert_close(
+        augment.jitter(images, torch.tensor(NEUTRAL).repeat(24, 1), places), images
+    )
 
 
 @modest
@@ -161,13 +185,18 @@ def test_chosen_images_are_greyed_solarised_inverted_as_torchvision_does(height,
     for ours, theirs in pairs:
         result = ours(images, chosen)
         for i in range(3):
-            torch.testing.assert_close(result[i], theirs(images[i]) if chosen[i] else images[i], atol=1e-6, rtol=0)
+            torch.testing.assert_close(
+                result[i], theirs(images[i]) if chosen[i] else images[i], atol=1e-6, rtol=0
+            )
 
 
 @modest
 @given(sides, sides, st.integers(1, 5), seeds)
 def test_erase_is_torchvisions(height, width, channels, seed):
-    images, boxes = noise(3, channels, height, width, seed=seed) + 1, boxes_within(height, width, seed, 3)
+    images, boxes = (
+        noise(3, channels, height, width, seed=seed) + 1,
+        boxes_within(height, width, seed, 3),
+    )
     ours = augment.erase(images, boxes)
     for i, box in enumerate(boxes.int().tolist()):
         assert torch.equal(ours[i], TF.erase(images[i], *box, torch.zeros(1)))
@@ -177,7 +206,9 @@ def test_mix_is_the_weighted_sum_in_every_channel():
     images, weights, chosen = noise(3, 4, 5, 6), uniform(3, 4), torch.tensor([True, False, True])
     ours = augment.mix(images, weights, chosen)
     for i, c in itertools.product(range(3), range(4)):
-        expected = sum(weights[i, k] * images[i, k] for k in range(4)) if chosen[i] else images[i, c]
+        expected = (
+            sum(weights[i, k] * images[i, k] for k in range(4)) if chosen[i] else images[i, c]
+        )
         torch.testing.assert_close(ours[i, c], expected)
 
 
@@ -212,7 +243,9 @@ SHAPES = [
 def test_crop_boxes_are_distributed_as_torchvisions(height, width, scale):
     torch.manual_seed(0)
     image, ratio = torch.empty(3, height, width), (3 / 4, 4 / 3)
-    theirs = torch.tensor([T.RandomResizedCrop.get_params(image, list(scale), list(ratio)) for _ in range(N)])
+    theirs = torch.tensor(
+        [T.RandomResizedCrop.get_params(image, list(scale), list(ratio)) for _ in range(N)]
+    )
     ours = augment.crop_boxes(uniform(N, 22, seed=1), height, width, scale, ratio)
     for statistic in (
         lambda b: b[:, 2] * b[:, 3],
@@ -228,7 +261,9 @@ def test_crop_boxes_are_distributed_as_torchvisions(height, width, scale):
 @pytest.mark.parametrize(("height", "width"), [(10, 100), (100, 10), (1, 1), (1, 9), (33, 32)])
 def test_hopeless_crops_fall_back_to_torchvisions_centre(height, width):
     image = torch.empty(3, height, width)
-    theirs = T.RandomResizedCrop.get_params(image, [4.0, 4.0], [3 / 4, 4 / 3])  # no box has 4 times the area
+    theirs = T.RandomResizedCrop.get_params(
+        image, [4.0, 4.0], [3 / 4, 4 / 3]
+    )  # no box has 4 times the area
     ours = augment.crop_boxes(uniform(5, 22), height, width, (4.0, 4.0), (3 / 4, 4 / 3))
     assert ours.int().tolist() == [list(theirs)] * 5
 
@@ -247,9 +282,16 @@ def test_crop_boxes_lie_inside_and_hold_a_pixel(height, width, least, seed):
 def test_erased_boxes_are_distributed_as_torchvisions(height, width):
     torch.manual_seed(0)
     image, scale, ratio = torch.empty(3, height, width), (0.02, 0.33), (0.3, 3.3)
-    theirs = torch.tensor([T.RandomErasing.get_params(image, scale, ratio, [0.0])[:4] for _ in range(N)])
+    theirs = torch.tensor(
+        [T.RandomErasing.get_params(image, scale, ratio, [0.0])[:4] for _ in range(N)]
+    )
     ours = augment.erase_boxes(uniform(N, 22, seed=1), height, width, scale, ratio)
-    for statistic in (lambda b: b[:, 2] * b[:, 3], lambda b: b[:, 2] / b[:, 3], lambda b: b[:, 0], lambda b: b[:, 1]):
+    for statistic in (
+        lambda b: b[:, 2] * b[:, 3],
+        lambda b: b[:, 2] / b[:, 3],
+        lambda b: b[:, 0],
+        lambda b: b[:, 1],
+    ):
         alike(statistic(ours), statistic(theirs))
 
 

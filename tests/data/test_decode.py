@@ -12,7 +12,9 @@ from antipode.data.sources import decode as module
 from antipode.data.sources.decode import decode, header, tensor
 
 RANDOM = np.random.default_rng(0)
-PIXELS = np.asarray(Image.fromarray(RANDOM.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((40, 30), 3))
+PIXELS = np.asarray(
+    Image.fromarray(RANDOM.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((40, 30), 3)
+)
 
 
 def encoded(image, kind, **options):
@@ -30,7 +32,9 @@ def storable():
     for kind in ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM"):
         for mode in ("RGB", "L", "P", "RGBA", "LA", "1", "CMYK"):
             try:
-                yield pytest.param(encoded(Image.fromarray(PIXELS).convert(mode), kind), id=f"{kind}-{mode}")
+                yield pytest.param(
+                    encoded(Image.fromarray(PIXELS).convert(mode), kind), id=f"{kind}-{mode}"
+                )
             except (OSError, ValueError):
                 continue
 
@@ -47,7 +51,9 @@ def test_without_torchvisions_operator_the_pixels_are_the_same(data, monkeypatch
     assert torch.equal(decode(data), fast)
 
 
-@pytest.mark.parametrize("options", [{"progressive": True}, {"subsampling": 0}, {"quality": 5}, {"optimize": True}])
+@pytest.mark.parametrize(
+    "options", [{"progressive": True}, {"subsampling": 0}, {"quality": 5}, {"optimize": True}]
+)
 def test_jpeg_pixels_are_those_of_pillow(options):
     data = encoded(Image.fromarray(PIXELS), "JPEG", **options)
     assert torch.equal(decode(data), chw(Image.open(io.BytesIO(data)).convert("RGB")))
@@ -76,7 +82,9 @@ def test_arrays_keep_their_channels(layout, channels):
     np.save(buffer, array if layout == "HWC" else array.transpose(2, 0, 1))
     found = header(io.BytesIO(buffer.getvalue()))
     assert (found.width, found.height, found.bands) == (25, 20, channels)
-    assert torch.equal(decode(buffer.getvalue(), channels=channels), torch.from_numpy(array).permute(2, 0, 1))
+    assert torch.equal(
+        decode(buffer.getvalue(), channels=channels), torch.from_numpy(array).permute(2, 0, 1)
+    )
 
 
 @pytest.mark.parametrize("planar", ["contig", "separate"])
@@ -89,7 +97,8 @@ def test_tiff_of_many_channels(planar):
     found = header(io.BytesIO(buffer.getvalue()))
     assert (found.bands, found.deep) == (5, True)
     assert torch.equal(
-        decode(buffer.getvalue(), channels=5), torch.from_numpy((array >> 8).astype(np.uint8)).permute(2, 0, 1)
+        decode(buffer.getvalue(), channels=5),
+        torch.from_numpy((array >> 8).astype(np.uint8)).permute(2, 0, 1),
     )
 
 
@@ -115,7 +124,10 @@ def test_other_channels_than_expected_are_refused():
         (b"hello, I am a text file\n" * 9, "is not an image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is not an image"),
         (encoded(Image.new("RGB", (1, 1)), "PNG"), "is 1 x 1 px: nothing to crop"),
-        (encoded(Image.new("RGB", (20000, 20)), "PNG"), "20000 x 20 px: more than 100 times as long as wide"),
+        (
+            encoded(Image.new("RGB", (20000, 20)), "PNG"),
+            "20000 x 20 px: more than 100 times as long as wide",
+        ),
         (encoded(Image.fromarray(PIXELS), "JPEG")[:400], "cannot be decoded|is not an image"),
         (encoded(Image.fromarray(PIXELS), "PNG")[:400], "cannot be decoded|is not an image"),
     ],
@@ -132,13 +144,17 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(monkeypatch):
     with pytest.raises(ValueError, match="pixels"):
         header(io.BytesIO(bomb))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # as some programs set it
-    with pytest.raises(ValueError, match="has 20000 x 10000 pixels of 3 channels, more than 178,956,970 of 3"):
+    with pytest.raises(
+        ValueError, match="has 20000 x 10000 pixels of 3 channels, more than 178,956,970 of 3"
+    ):
         decode(bomb)
 
 
 def test_an_array_whose_header_promises_more_than_it_holds_is_refused():
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": (9000, 9000, 3)})
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": "|u1", "fortran_order": False, "shape": (9000, 9000, 3)}
+    )
     with pytest.raises(ValueError, match="cannot be decoded"):
         decode(buffer.getvalue() + b"x")
 
@@ -183,5 +199,7 @@ def test_mutated_bytes_give_an_image_or_a_value_error(original, edits, cut, extr
             assert str(error) and "\n" not in str(error)
         else:
             assert (
-                image.dtype == torch.uint8 and image.shape[0] == 3 and image.shape[1] * image.shape[2] <= module.PIXELS
+                image.dtype == torch.uint8
+                and image.shape[0] == 3
+                and image.shape[1] * image.shape[2] <= module.PIXELS
             )

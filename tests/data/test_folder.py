@@ -67,22 +67,32 @@ def test_test_images_outside_the_class_folders_are_listed(tmp_path):
     classes(tmp_path / "train")
     classes(tmp_path / "val", count=2)
     photograph(tmp_path / "val" / "stray.png")
-    with pytest.warns(BrokenImages, match=r"1 of 5 files of .* \(stray.png lies in no class folder\)"):
+    with pytest.warns(
+        BrokenImages, match=r"1 of 5 files of .* \(stray.png lies in no class folder\)"
+    ):
         assert len(load(f"folder:{tmp_path}").test) == 4
 
 
 def test_train_alone_is_a_split_but_among_others_a_class(tmp_path):
     classes(tmp_path / "alone" / "train")
     assert opened(tmp_path / "alone").classes == ["cat", "dog"]
-    assert opened(classes(tmp_path / "vehicles", names=("car", "train"))).classes == ["car", "train"]
+    assert opened(classes(tmp_path / "vehicles", names=("car", "train"))).classes == [
+        "car",
+        "train",
+    ]
 
 
-@pytest.mark.parametrize(("first", "second"), [("Train", "Val"), ("TRAIN", "Test"), ("training", "validation")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("Train", "Val"), ("TRAIN", "Test"), ("training", "validation")]
+)
 def test_splits_may_be_written_in_other_ways(first, second, tmp_path):
     classes(tmp_path / first)
     classes(tmp_path / second, count=3)
     splits = opened(tmp_path)
-    assert splits.train.classes == ["cat", "dog"] and (len(splits.train), len(splits.test)) == (20, 6)
+    assert splits.train.classes == ["cat", "dog"] and (len(splits.train), len(splits.test)) == (
+        20,
+        6,
+    )
 
 
 def test_folders_beside_the_splits_are_said_not_to_be_read(tmp_path):
@@ -112,13 +122,16 @@ def test_a_flat_tree_of_any_depth_has_no_labels(tmp_path):
     assert splits.train.labels is None and splits.test is None and len(splits.pretrain) == 2
     photograph(tmp_path / "2024" / "may" / "c.png")
     with pytest.warns(
-        UserWarning, match="2 images lie directly in .* beside 1 folders, so all are taken as unlabelled"
+        UserWarning,
+        match="2 images lie directly in .* beside 1 folders, so all are taken as unlabelled",
     ):
         assert len(load(f"folder:{tmp_path}").pretrain) == 3
 
 
 def test_one_class_only_is_no_label(tmp_path):
-    with pytest.warns(UserWarning, match="has the one class cat, so its images are taken as unlabelled"):
+    with pytest.warns(
+        UserWarning, match="has the one class cat, so its images are taken as unlabelled"
+    ):
         splits = load(f"folder:{classes(tmp_path, names=('cat',))}")
     assert splits.train.labels is None and len(splits.train) == 10
 
@@ -130,7 +143,15 @@ def test_images_deep_inside_class_folders_belong_to_the_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["höhle mit öl.png", "a b  c.png", "日本語.png", "emoji-🐈.png", "quote'\".png", "new\nline.png"]
+    "name",
+    [
+        "höhle mit öl.png",
+        "a b  c.png",
+        "日本語.png",
+        "emoji-🐈.png",
+        "quote'\".png",
+        "new\nline.png",
+    ],
 )
 def test_any_name_is_a_name(tmp_path, name):
     classes(tmp_path, names=("größe 1", "größe 2"), count=2)
@@ -216,7 +237,9 @@ def test_what_breaks_only_when_decoded_is_replaced_in_the_middle_of_training(tmp
     (tmp_path / "dog" / "3.png").unlink()  # a disk may also lose a file while we train
     assert len(source) == 21 and not source.skipped
     with pytest.warns(BrokenImages, match="takes its place"):
-        steps = list(Loader(source, views("simclr", size=16), batch=7, epochs=2, seed=0, workers=2).steps())
+        steps = list(
+            Loader(source, views("simclr", size=16), batch=7, epochs=2, seed=0, workers=2).steps()
+        )
     assert len(steps) == 6
     assert set(source.failed) == {"cat/5.png", "dog/truncated.jpg", "dog/3.png"}
     assert "truncated" in source.failed["dog/truncated.jpg"]
@@ -237,9 +260,13 @@ def test_unreadable_files_and_folders_are_left_out(tmp_path):
         "if os.getuid() == 0: os.setuid(65534)\n"
         "print(sorted((s.name, s.reason) for s in tree(Path(sys.argv[1])).skipped))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
     (tmp_path / "dog" / "secret").chmod(0o755)
-    expected = [(name, "cannot be opened (Permission denied)") for name in ("cat/1.png", "dog/secret")]
+    expected = [
+        (name, "cannot be opened (Permission denied)") for name in ("cat/1.png", "dog/secret")
+    ]
     assert done.stdout.strip() == str(expected), done.stderr
 
 
@@ -261,7 +288,10 @@ def test_a_folder_without_images_is_refused(tmp_path, content):
     if content == "only broken":
         (tmp_path / "a.png").write_bytes(b"x")
     path = tmp_path / "no" if content == "missing" else tmp_path
-    with warnings.catch_warnings(), pytest.raises((ValueError, FileNotFoundError), match=r"no folder|has no image"):
+    with (
+        warnings.catch_warnings(),
+        pytest.raises((ValueError, FileNotFoundError), match=r"no folder|has no image"),
+    ):
         warnings.simplefilter("ignore")
         load(f"folder:{path}")
 

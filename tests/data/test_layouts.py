@@ -20,7 +20,9 @@ RANDOM = np.random.default_rng(0)
 
 def photograph(path, size=(20, 16)):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(RANDOM.integers(0, 256, (*size[::-1], 3), dtype=np.uint8)).save(path, format="JPEG")
+    Image.fromarray(RANDOM.integers(0, 256, (*size[::-1], 3), dtype=np.uint8)).save(
+        path, format="JPEG"
+    )
 
 
 def ids100():
@@ -66,7 +68,9 @@ def test_cifar(name, tmp_path, monkeypatch):
     monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
     folder = tmp_path / kind.base_folder
     folder.mkdir()
-    key, names = ("labels", "label_names") if name == "cifar10" else ("fine_labels", "fine_label_names")
+    key, names = (
+        ("labels", "label_names") if name == "cifar10" else ("fine_labels", "fine_label_names")
+    )
     pixels = RANDOM.integers(0, 256, (4, 3072), dtype=np.uint8)
     for file, _ in kind.train_list + kind.test_list:
         (folder / file).write_bytes(pickle.dumps({"data": pixels, key: [0, 1, 2, 1]}))
@@ -88,10 +92,17 @@ def test_stl10_pretrains_on_the_unlabelled_and_keeps_the_labelled_as_bank(tmp_pa
             (np.arange(count) % 3 + 1).astype(np.uint8).tofile(folder / f"{part}_y.bin")
     (folder / "class_names.txt").write_text("a\nb\nc\n")
     splits = load("stl10", root=tmp_path)
-    assert (len(splits.pretrain), len(splits.train), len(splits.test), splits.size) == (10, 4, 3, 96)
+    assert (len(splits.pretrain), len(splits.train), len(splits.test), splits.size) == (
+        10,
+        4,
+        3,
+        96,
+    )
     assert splits.pretrain.labels is None and splits.train.labels.tolist() == [0, 1, 2, 0]
     assert torch.equal(splits.pretrain.images[:4], splits.train.images)
-    stored = np.fromfile(folder / "test_X.bin", np.uint8).reshape(3, 3, 96, 96).transpose(0, 1, 3, 2)
+    stored = (
+        np.fromfile(folder / "test_X.bin", np.uint8).reshape(3, 3, 96, 96).transpose(0, 1, 3, 2)
+    )
     assert torch.equal(splits.test.images, torch.from_numpy(stored.copy()))
 
 
@@ -100,10 +111,19 @@ def test_fashionmnist(tmp_path):
     folder.mkdir(parents=True)
     for part, count in (("train", 6), ("t10k", 4)):
         pixels = RANDOM.integers(0, 256, (count, 28, 28), dtype=np.uint8)
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, count, 28, 28) + pixels.tobytes())
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, count) + bytes(range(count)))
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(
+            struct.pack(">IIII", 2051, count, 28, 28) + pixels.tobytes()
+        )
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(
+            struct.pack(">II", 2049, count) + bytes(range(count))
+        )
     splits = load("fashionmnist", root=tmp_path)
-    assert splits.train.images.shape == (6, 1, 28, 28) and splits.test.labels.tolist() == [0, 1, 2, 3]
+    assert splits.train.images.shape == (6, 1, 28, 28) and splits.test.labels.tolist() == [
+        0,
+        1,
+        2,
+        3,
+    ]
     assert torch.equal(splits.test.images[:, 0], torch.from_numpy(pixels)) and len(splits.mean) == 1
 
 
@@ -120,20 +140,29 @@ def test_imagenet(folder, tmp_path):
             for index in range(count):
                 photograph(tmp_path / folder / part / name / f"{name}_{index}.JPEG")
     splits = load("imagenet", root=tmp_path)
-    assert splits.train.labels.tolist() == [0, 0, 0, 1, 1, 1] and splits.test.labels.tolist() == [0, 1]
+    assert splits.train.labels.tolist() == [0, 0, 0, 1, 1, 1] and splits.test.labels.tolist() == [
+        0,
+        1,
+    ]
     assert splits.classes == ["n01440764", "n01443537"] and splits.size == 224
 
 
 def test_imagenet100_is_the_hundred_classes_of_jcl(tmp_path):
     names = ids100()
-    assert len(names) == len(set(names)) == 100 and names[0] == "n02869837" and names[-1] == "n02090622"
+    assert (
+        len(names) == len(set(names)) == 100
+        and names[0] == "n02869837"
+        and names[-1] == "n02090622"
+    )
     for name in [*names, "n99999999"]:
         photograph(tmp_path / "imagenet" / "train" / name / "0.JPEG")
         photograph(tmp_path / "imagenet" / "val" / name / "0.JPEG")
     splits = load("imagenet100", root=tmp_path)
     assert len(splits.train) == len(splits.test) == 100 and splits.classes == sorted(names)
     (tmp_path / "imagenet" / "val" / names[3]).rename(tmp_path / "gone")
-    with pytest.raises(FileNotFoundError, match=f"lacks 1 of the 100 classes, the first: {names[3]}"):
+    with pytest.raises(
+        FileNotFoundError, match=f"lacks 1 of the 100 classes, the first: {names[3]}"
+    ):
         load("imagenet100", root=tmp_path)
 
 
@@ -145,13 +174,22 @@ def test_tinyimagenet(tmp_path, sorted_val):
         (home / "train" / name / f"{name}_boxes.txt").write_text("n01_0.JPEG\t0\t0\t62\t62\n")
     (home / "wnids.txt").write_text("\n".join(names))
     for index, name in enumerate(("n02", "n01", "n02")):
-        photograph(home / "val" / (name if sorted_val else "images") / f"val_{index}.JPEG", (64, 64))
+        photograph(
+            home / "val" / (name if sorted_val else "images") / f"val_{index}.JPEG", (64, 64)
+        )
     if not sorted_val:
-        rows = [f"val_{index}.JPEG\t{name}\t0\t0\t1\t1\n" for index, name in enumerate(("n02", "n01", "n02"))]
+        rows = [
+            f"val_{index}.JPEG\t{name}\t0\t0\t1\t1\n"
+            for index, name in enumerate(("n02", "n01", "n02"))
+        ]
         (home / "val" / "val_annotations.txt").write_text("".join(rows))
     splits = load("tinyimagenet", root=tmp_path)
     assert splits.train.labels.tolist() == [0, 1] and splits.size == splits.train.size == 64
-    assert sorted(splits.test.labels.tolist()) == [0, 1, 1] and splits.test.read(2).shape == (3, 64, 64)
+    assert sorted(splits.test.labels.tolist()) == [0, 1, 1] and splits.test.read(2).shape == (
+        3,
+        64,
+        64,
+    )
 
 
 def test_places205_by_its_lists_or_by_folders(tmp_path):
@@ -177,7 +215,9 @@ def test_inat18(tmp_path, images):
     for name in names:
         photograph(home / images / name)
     notes = {
-        "images": [{"id": 10 + i, "file_name": f"train_val2018/{name}"} for i, name in enumerate(names)],
+        "images": [
+            {"id": 10 + i, "file_name": f"train_val2018/{name}"} for i, name in enumerate(names)
+        ],
         "annotations": [{"image_id": 10, "category_id": 7}, {"image_id": 11, "category_id": 3}],
         "categories": [{"id": 3, "name": "fern"}, {"id": 7, "name": "wren"}],
     }
@@ -191,7 +231,9 @@ def test_a_list_whose_images_lie_elsewhere_is_refused(tmp_path):
     (tmp_path / "images256").mkdir()
     for part in ("train", "val"):
         (tmp_path / f"{part}_places205.csv").write_text("a/abbey/1.jpg 0\n")
-    with pytest.raises(FileNotFoundError, match=r"names 1 images in .*, but a/abbey/1.jpg is not there"):
+    with pytest.raises(
+        FileNotFoundError, match=r"names 1 images in .*, but a/abbey/1.jpg is not there"
+    ):
         load("places205", root=tmp_path)
 
 
@@ -224,6 +266,7 @@ def test_a_download_that_fails_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     where = f"try again, or put its files into {tmp_path} by hand"
     with pytest.raises(
-        FileNotFoundError, match=rf"cifar10 cannot be downloaded \(Name or service not known\): {where}"
+        FileNotFoundError,
+        match=rf"cifar10 cannot be downloaded \(Name or service not known\): {where}",
     ):
         load("cifar10", root=tmp_path, download=True)

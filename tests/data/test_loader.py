@@ -25,11 +25,15 @@ class Read:
 
 
 def decoded(count=40, broken=(), reason="is broken"):
-    return Decoded(Read(broken, reason), [f"{i}.jpg" for i in range(count)], torch.arange(count), size=16)
+    return Decoded(
+        Read(broken, reason), [f"{i}.jpg" for i in range(count)], torch.arange(count), size=16
+    )
 
 
 def memory(count=40):
-    images = torch.randint(256, (count, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        256, (count, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     return Memory(images, torch.arange(count))
 
 
@@ -44,14 +48,16 @@ def run(source, policy="simclr", start=0, **settings):
 def same(left, right):
     assert [(step, epoch) for step, epoch, _ in left] == [(step, epoch) for step, epoch, _ in right]
     for (_, _, a), (_, _, b) in zip(left, right, strict=True):
-        assert torch.equal(a.owner, b.owner)
+        assert torch.equal(a.image_ids, b.image_ids)
         assert all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
 
 
 @SOURCES
 def test_an_epoch_is_every_image_once_in_an_order_of_its_own(make):
     steps = run(make())
-    first, second = (torch.cat([b.owner for _, epoch, b in steps if epoch == e]) for e in (0, 1))
+    first, second = (
+        torch.cat([b.image_ids for _, epoch, b in steps if epoch == e]) for e in (0, 1)
+    )
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(40))
     assert first.tolist() != second.tolist()
     assert [step for step, _, _ in steps] == list(range(10))
@@ -60,7 +66,7 @@ def test_an_epoch_is_every_image_once_in_an_order_of_its_own(make):
 @SOURCES
 def test_same_seed_same_batches_and_another_seed_others(make):
     same(run(make()), run(make()))
-    assert not torch.equal(run(make())[0][2].owner, run(make(), seed=2)[0][2].owner)
+    assert not torch.equal(run(make())[0][2].image_ids, run(make(), seed=2)[0][2].image_ids)
 
 
 @SOURCES
@@ -82,11 +88,15 @@ def test_ranks_in_a_row_are_the_batch_of_one_process(make, world):
     whole = run(make())
     ranks = [run(make(), rank=rank, world=world) for rank in range(world)]
     for (_, _, batch), *parts in zip(whole, *ranks, strict=True):
-        assert torch.equal(batch.owner, torch.cat([part.owner for _, _, part in parts]))
+        assert torch.equal(batch.image_ids, torch.cat([part.image_ids for _, _, part in parts]))
         for view in range(2):
             joined = torch.cat([part.views[view] for _, _, part in parts])
-            assert torch.allclose(batch.views[view], joined, atol=1e-5)  # matrix products round by batch size
-    seen = [torch.cat([b.owner for _, epoch, b in rank if epoch == 0]).tolist() for rank in ranks]
+            assert torch.allclose(
+                batch.views[view], joined, atol=1e-5
+            )  # matrix products round by batch size
+    seen = [
+        torch.cat([b.image_ids for _, epoch, b in rank if epoch == 0]).tolist() for rank in ranks
+    ]
     assert sorted(index for rank in seen for index in rank) == list(range(40))
 
 
@@ -95,16 +105,29 @@ def test_a_part_of_the_batch_meets_the_same_images_on_any_number_of_ranks(make):
     whole = run(make())
     ranks = [run(make(), rank=rank, world=2, parts=2) for rank in range(2)]
     for (_, _, batch), *shares in zip(whole, *ranks, strict=True):
-        for part, expected in enumerate(batch.owner.chunk(2)):
-            assert torch.equal(expected, torch.cat([share.owner.chunk(2)[part] for _, _, share in shares]))
-    with pytest.raises(ValueError, match="a batch of 8 cannot be shared by 2 ranks in 3 parts each"):
+        for part, expected in enumerate(batch.image_ids.chunk(2)):
+            assert torch.equal(
+                expected, torch.cat([share.image_ids.chunk(2)[part] for _, _, share in shares])
+            )
+    with pytest.raises(
+        ValueError, match="a batch of 8 cannot be shared by 2 ranks in 3 parts each"
+    ):
         run(make(), rank=0, world=2, parts=3)
 
 
 @SOURCES
 def test_what_ranks_read_and_draw_is_bit_equal_to_one_process(make):
     def raw(rank, world):
-        loader = Loader(make(), views("simclr", size=12), batch=8, epochs=1, seed=1, rank=rank, world=world, workers=0)
+        loader = Loader(
+            make(),
+            views("simclr", size=12),
+            batch=8,
+            epochs=1,
+            seed=1,
+            rank=rank,
+            world=world,
+            workers=0,
+        )
         return list(loader.resident() if make is memory else loader.decoded())
 
     for (_, _, pixels, chance, _), *parts in zip(raw(0, 1), raw(0, 2), raw(1, 2), strict=True):
@@ -112,20 +135,25 @@ def test_what_ranks_read_and_draw_is_bit_equal_to_one_process(make):
         if make is memory:
             assert torch.equal(pixels, torch.cat([part[2] for part in parts]))
         else:
-            assert all(torch.equal(crop, torch.cat([part[2][v] for part in parts])) for v, crop in enumerate(pixels))
+            assert all(
+                torch.equal(crop, torch.cat([part[2][v] for part in parts]))
+                for v, crop in enumerate(pixels)
+            )
 
 
 def test_what_does_not_fill_a_batch_is_dropped():
     steps = run(memory(43), epochs=1)
     assert len(steps) == 5
-    assert len(torch.cat([b.owner for _, _, b in steps]).unique()) == 40
+    assert len(torch.cat([b.image_ids for _, _, b in steps]).unique()) == 40
 
 
 @SOURCES
 def test_methods_with_one_seed_see_the_same_images_with_the_same_draws(make):
     """The number of uniforms differs between policies; an image's first ones, which decide its crop, do not."""
     source, ids = make(), torch.arange(5)
-    one, two = (Loader(source, views(p, size=12), batch=8, epochs=1, seed=1) for p in ("simclr", "mocov1"))
+    one, two = (
+        Loader(source, views(p, size=12), batch=8, epochs=1, seed=1) for p in ("simclr", "mocov1")
+    )
     assert torch.equal(one.uniforms(0, ids)[:, :, :24], two.uniforms(0, ids)[:, :, :24])
     assert torch.equal(one.order(0), two.order(0))
     assert not torch.equal(one.uniforms(0, ids), one.uniforms(1, ids))
@@ -151,8 +179,8 @@ def test_a_crop_is_one_of_the_full_image():
     source = decoded()
     make = views("simclr", size=12)
     loader = Loader(source, make, batch=8, epochs=1, seed=1, workers=0)
-    _, _, crops, chance, owner = next(loader.decoded())
-    for row, index in enumerate(owner.tolist()):
+    _, _, crops, chance, image_ids = next(loader.decoded())
+    for row, index in enumerate(image_ids.tolist()):
         for view, crop in enumerate(make.cut(source.read(index), chance[row])):
             assert torch.equal(crops[view][row], crop)
 
@@ -162,7 +190,7 @@ def test_broken_images_are_replaced_counted_and_listed(workers):
     source = decoded(broken=(4, 5, 20))
     with pytest.warns(BrokenImages, match="is broken; the next image takes its place"):
         steps = run(source, epochs=1, workers=workers)
-    owners = torch.cat([batch.owner for _, _, batch in steps]).tolist()
+    owners = torch.cat([batch.image_ids for _, _, batch in steps]).tolist()
     assert sorted(set(range(40)) - set(owners)) == [4, 5, 20]
     assert owners.count(6) == 3 and owners.count(21) == 2
     assert source.failed == dict.fromkeys(("4.jpg", "5.jpg", "20.jpg"), "is broken")
@@ -172,14 +200,19 @@ def test_broken_images_are_replaced_counted_and_listed(workers):
 def test_images_that_are_all_broken_end_in_the_same_sentence_whoever_reads_them(workers):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(ValueError, match=r"^40 images in a row cannot be read, the first: \d+.jpg is broken$"):
+        with pytest.raises(
+            ValueError, match=r"^40 images in a row cannot be read, the first: \d+.jpg is broken$"
+        ):
             run(decoded(broken=range(40)), epochs=1, workers=workers)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_reason_of_several_lines_is_told_whole(workers):
     source = decoded(8, broken=range(8), reason="it is so\n  for this reason")
-    with warnings.catch_warnings(), pytest.raises(ValueError, match=r"^8 images .* it is so\n  for this reason$"):
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(ValueError, match=r"^8 images .* it is so\n  for this reason$"),
+    ):
         warnings.simplefilter("ignore")
         run(source, batch=4, epochs=1, workers=workers)
 
@@ -189,7 +222,7 @@ def test_the_replacement_has_the_crop_of_the_slot_so_that_twins_differ():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         batch = run(source, batch=2, epochs=1)[0][2]
-    assert batch.owner.tolist() == [1, 1]
+    assert batch.image_ids.tolist() == [1, 1]
     assert not torch.equal(batch.views[0][0], batch.views[0][1])
 
 
@@ -211,32 +244,34 @@ def test_settings_that_do_not_fit_are_refused(settings, sentence):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_in_order_gives_every_image_once_with_its_id(make, workers):
     source = make()
-    look = views("eval", size=source.size)
-    batches = list(in_order(source, look, batch=16, workers=workers))
+    eval_view = views("eval", size=source.size)
+    batches = list(in_order(source, eval_view, batch=16, workers=workers))
     assert torch.cat([ids for _, ids in batches]).tolist() == list(range(40))
-    nothing = torch.zeros(1, 1, look.slots)
+    nothing = torch.zeros(1, 1, eval_view.slots)
     for at, view in enumerate(torch.cat([seen for seen, _ in batches])):
         if isinstance(source, Memory):
-            assert torch.equal(view, look(source.images[at : at + 1])[0][0])
+            assert torch.equal(view, eval_view(source.images[at : at + 1])[0][0])
             continue
         image = source.nearest(at)[1]
-        (cut,) = look.cut(image, nothing[0])
-        assert torch.equal(view, look.finish([cut[None]], nothing)[0][0])
+        (cut,) = eval_view.cut(image, nothing[0])
+        assert torch.equal(view, eval_view.finish([cut[None]], nothing)[0][0])
         assert (
-            view - look(image[None])[0][0]
+            view - eval_view(image[None])[0][0]
         ).abs().max() < 1.01 / 255 / 0.22  # a worker cuts bytes: one of 255 at most
 
 
 def test_a_source_and_views_can_be_sent_to_a_worker():
     dataset = module._Crops(decoded(), views("simclr", size=12), 1)
     chunk = pickle.loads(pickle.dumps(dataset))[(0, 0, torch.arange(3))]
-    assert chunk.owner.tolist() == [0, 1, 2]
+    assert chunk.image_ids.tolist() == [0, 1, 2]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_steps_on_a_device_never_wait_for_it():
-    loader = Loader(memory(), views("simclr", size=12).cuda(), batch=8, epochs=1, seed=1, device="cuda")
+    loader = Loader(
+        memory(), views("simclr", size=12).cuda(), batch=8, epochs=1, seed=1, device="cuda"
+    )
     steps = loader.resident()
     next(steps)
     torch.cuda.set_sync_debug_mode("error")
@@ -246,4 +281,6 @@ def test_steps_on_a_device_never_wait_for_it():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     on_host = run(memory(), epochs=1)
-    assert [b.owner.tolist() for _, _, b in loader.steps()] == [b.owner.tolist() for _, _, b in on_host]
+    assert [b.image_ids.tolist() for _, _, b in loader.steps()] == [
+        b.image_ids.tolist() for _, _, b in on_host
+    ]

@@ -35,7 +35,9 @@ def smooth(root):
     root.mkdir()
     for index in range(3):
         coarse = np.random.default_rng(index).integers(0, 256, (4, 5, 3), dtype=np.uint8)
-        Image.fromarray(coarse).resize((120, 90), Image.Resampling.BICUBIC).save(root / f"{index}.png")
+        Image.fromarray(coarse).resize((120, 90), Image.Resampling.BICUBIC).save(
+            root / f"{index}.png"
+        )
     return root
 
 
@@ -57,7 +59,9 @@ def test_packed_bytes_give_the_very_same_images_labels_and_batches(tmp_path):
         for s, w in ((before, 0), (after, 2))
     ]
     for (_, _, a), (_, _, b) in zip(*(run.steps() for run in runs), strict=True):
-        assert torch.equal(a.owner, b.owner) and all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
+        assert torch.equal(a.image_ids, b.image_ids) and all(
+            torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True)
+        )
 
 
 def test_packed_pixels_are_the_stated_resize_and_never_an_enlargement(tmp_path):
@@ -66,7 +70,9 @@ def test_packed_pixels_are_the_stated_resize_and_never_an_enlargement(tmp_path):
     name = f"folder:{folder(tmp_path / 'photos')}"
     before, after = load(name), packed(pack(name, tmp_path / "packed", size=45))
     for old, new in zip(pixels(before.train), pixels(after.train), strict=True):
-        assert torch.equal(new, F.resize(old, [45], antialias=True) if min(old.shape[1:]) > 45 else old)
+        assert torch.equal(
+            new, F.resize(old, [45], antialias=True) if min(old.shape[1:]) > 45 else old
+        )
 
 
 def test_packed_jpeg_is_close_to_the_resize(tmp_path):
@@ -75,7 +81,9 @@ def test_packed_jpeg_is_close_to_the_resize(tmp_path):
     assert isinstance(jpeg.train, Decoded) and isinstance(raw.train, Memory)
     for old, new in zip(raw.train.images, pixels(jpeg.train), strict=True):
         assert old.shape == new.shape and (old.float() - new.float()).abs().mean() < 3
-    sizes = [(tmp_path / name / "train" / "part-00000.bin").stat().st_size for name in ("q95", "qNone")]
+    sizes = [
+        (tmp_path / name / "train" / "part-00000.bin").stat().st_size for name in ("q95", "qNone")
+    ]
     assert sizes[0] < sizes[1] / 2
 
 
@@ -100,7 +108,10 @@ def test_arrays_of_many_channels_stay_as_they_are(tmp_path):
     for name in ("a", "b"):
         (tmp_path / "arrays" / name).mkdir(parents=True)
         for index in range(3):
-            np.save(tmp_path / "arrays" / name / f"{index}.npy", np.full((20, 30, 6), 10 * index, np.uint8))
+            np.save(
+                tmp_path / "arrays" / name / f"{index}.npy",
+                np.full((20, 30, 6), 10 * index, np.uint8),
+            )
     after = packed(pack(f"folder:{tmp_path / 'arrays'}", tmp_path / "packed"))
     assert after.channels == 6 and after.train.read(0).shape == (6, 20, 30)
 
@@ -150,11 +161,21 @@ def test_an_interrupted_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch
     assert not (tmp_path / "packed").exists()
     kept = sorted((tmp_path / "packed.partial" / "train").glob("*.npz"))
     assert len(kept) == 2
-    written = {file: file.stat().st_mtime_ns for file in (tmp_path / "packed.partial" / "train").glob("*.bin")}
+    written = {
+        file: file.stat().st_mtime_ns
+        for file in (tmp_path / "packed.partial" / "train").glob("*.bin")
+    }
     after = packed(pack(name, tmp_path / "packed"))
-    assert all((tmp_path / "packed" / "train" / file.name).stat().st_mtime_ns == when for file, when in written.items())
-    assert all(torch.equal(a, b) for a, b in zip(pixels(expected.train), pixels(after.train), strict=True))
-    assert not (tmp_path / "packed.partial").exists() and not list((tmp_path / "packed").rglob("*.npz"))
+    assert all(
+        (tmp_path / "packed" / "train" / file.name).stat().st_mtime_ns == when
+        for file, when in written.items()
+    )
+    assert all(
+        torch.equal(a, b) for a, b in zip(pixels(expected.train), pixels(after.train), strict=True)
+    )
+    assert not (tmp_path / "packed.partial").exists() and not list(
+        (tmp_path / "packed").rglob("*.npz")
+    )
 
 
 def test_a_killed_process_leaves_nothing_half_done(tmp_path):
@@ -165,16 +186,22 @@ def test_a_killed_process_leaves_nothing_half_done(tmp_path):
         "pack._stored = lambda *a: (time.sleep(0.02), stored(*a))[1]\n"
         "print('ready', flush=True); pack.pack(sys.argv[1], sys.argv[2], workers=1)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, name, str(tmp_path / "packed")], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, name, str(tmp_path / "packed")], stdout=subprocess.PIPE
+    )
     process.stdout.readline()
     deadline = time.time() + 60
-    while len(list((tmp_path / "packed.partial").glob("train/*.npz"))) < 3 and time.time() < deadline:
+    while (
+        len(list((tmp_path / "packed.partial").glob("train/*.npz"))) < 3 and time.time() < deadline
+    ):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
     assert not (tmp_path / "packed").exists()
-    (tmp_path / "packed.partial" / "train" / ".part-00009.bin.1.tmp").touch()  # what a kill while writing leaves
+    (
+        tmp_path / "packed.partial" / "train" / ".part-00009.bin.1.tmp"
+    ).touch()  # what a kill while writing leaves
     part = module.PART
     module.PART = 4
     try:
@@ -182,7 +209,9 @@ def test_a_killed_process_leaves_nothing_half_done(tmp_path):
     finally:
         module.PART = part
     before = load(name)
-    assert all(torch.equal(a, b) for a, b in zip(pixels(before.train), pixels(after.train), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(pixels(before.train), pixels(after.train), strict=True)
+    )
     assert verify(tmp_path / "packed") == [] and not list((tmp_path / "packed").rglob(".*"))
 
 
@@ -199,7 +228,9 @@ def test_other_work_is_not_mixed_in(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupted(patch, 3)
         pack(name, tmp_path / "packed", workers=1)
-    with pytest.raises(ValueError, match="left from packing with other size; remove it to begin anew"):
+    with pytest.raises(
+        ValueError, match="left from packing with other size; remove it to begin anew"
+    ):
         pack(name, tmp_path / "packed", size=20)
 
 
@@ -212,7 +243,8 @@ def test_a_changed_byte_is_found_by_verify_and_a_lost_one_at_once(tmp_path):
     assert [skip.reason for skip in verify(home)] == ["has a wrong checksum"]
     part.write_bytes(data[:-1])
     with pytest.raises(
-        ValueError, match=r"part-00000.bin is missing or not [\d,]+ bytes long; pack the data set again"
+        ValueError,
+        match=r"part-00000.bin is missing or not [\d,]+ bytes long; pack the data set again",
     ):
         packed(home)
     part.write_bytes(data)

@@ -21,26 +21,41 @@ DATA = Path(os.environ.get("ANTIPODE_DATA", "/nonexistent"))
 CIFAR = pytest.mark.skipif(
     not (DATA / "cifar-10-batches-py").is_dir(), reason="ANTIPODE_DATA holds no cifar-10-batches-py"
 )
-COCO = pytest.mark.skipif(not (DATA / "coco-mini").is_dir(), reason="ANTIPODE_DATA holds no coco-mini")
+COCO = pytest.mark.skipif(
+    not (DATA / "coco-mini").is_dir(), reason="ANTIPODE_DATA holds no coco-mini"
+)
 
 
 @CIFAR
 def test_cifar10_is_torchvisions_cifar10():
     splits = load("cifar10", root=DATA)
     data = torchvision.datasets.CIFAR10(str(DATA), train=False)
-    assert (len(splits.pretrain), len(splits.test)) == (50_000, 10_000) and splits.classes == data.classes
+    assert (len(splits.pretrain), len(splits.test)) == (
+        50_000,
+        10_000,
+    ) and splits.classes == data.classes
     for index in (0, 7, 9_999):
         image, label = data[index]
-        assert torch.equal(splits.test.images[index], torch.from_numpy(np.array(image)).permute(2, 0, 1))
+        assert torch.equal(
+            splits.test.images[index], torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        )
         assert splits.test.labels[index] == label
     pixels = splits.train.images.double() / 255
-    assert torch.allclose(pixels.mean((0, 2, 3)), torch.tensor(splits.mean, dtype=torch.double), atol=1e-3)
+    assert torch.allclose(
+        pixels.mean((0, 2, 3)), torch.tensor(splits.mean, dtype=torch.double), atol=1e-3
+    )
 
 
 @CIFAR
 def test_an_epoch_of_cifar10_is_all_of_it():
-    loader = Loader(load("cifar10", root=DATA).pretrain, views("simclr-cifar", size=32), batch=5000, epochs=1, seed=0)
-    owners = torch.cat([owner for _, _, _, _, owner in loader.resident()])
+    loader = Loader(
+        load("cifar10", root=DATA).pretrain,
+        views("simclr-cifar", size=32),
+        batch=5000,
+        epochs=1,
+        seed=0,
+    )
+    owners = torch.cat([image_ids for _, _, _, _, image_ids in loader.resident()])
     assert torch.equal(owners.sort().values, torch.arange(50_000))
 
 
@@ -60,7 +75,9 @@ def test_coco_boxes_hold_their_masks():
     for index in range(len(objects)):
         image, target = objects[index]
         assert target["masks"].shape[1:] == image.shape[1:]
-        for box, mask, crowd in zip(target["boxes"], target["masks"], target["iscrowd"], strict=True):
+        for box, mask, crowd in zip(
+            target["boxes"], target["masks"], target["iscrowd"], strict=True
+        ):
             rows, columns = mask.nonzero().unbind(1)
             if crowd or not len(rows):
                 continue
@@ -69,7 +86,9 @@ def test_coco_boxes_hold_their_masks():
 
 
 @COCO
-@pytest.mark.parametrize("settings", [{}, {"size": 256}, {"size": 256, "quality": 90}], ids=["bytes", "pixels", "jpeg"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"size": 256}, {"size": 256, "quality": 90}], ids=["bytes", "pixels", "jpeg"]
+)
 def test_photographs_in_a_folder_train_and_pack(tmp_path, settings):
     shutil.copytree(DATA / "coco-mini" / "images", tmp_path / "photos")
     name = f"folder:{tmp_path / 'photos'}"
@@ -84,7 +103,7 @@ def test_photographs_in_a_folder_train_and_pack(tmp_path, settings):
         for s, workers in ((splits, 0), (after, 2))
     )
     for (_, _, a), (_, _, b) in zip(before, now, strict=True):
-        assert torch.equal(a.owner, b.owner)
+        assert torch.equal(a.image_ids, b.image_ids)
         if not settings:
             assert all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
         else:  # the same crops to a pixel or so, of a smaller image
@@ -94,6 +113,11 @@ def test_photographs_in_a_folder_train_and_pack(tmp_path, settings):
 @COCO
 def test_photographs_in_order_are_those_of_take():
     source = load("coco", root=DATA / "coco-mini").test
-    look = views("eval", size=224)
-    seen = torch.cat([view for view, _ in in_order(source, look, batch=3, workers=2)])
-    assert torch.equal(seen, look(source.take(torch.arange(8))[0])[0]) and seen.shape == (8, 3, 224, 224)
+    eval_view = views("eval", size=224)
+    seen = torch.cat([view for view, _ in in_order(source, eval_view, batch=3, workers=2)])
+    assert torch.equal(seen, eval_view(source.take(torch.arange(8))[0])[0]) and seen.shape == (
+        8,
+        3,
+        224,
+        224,
+    )

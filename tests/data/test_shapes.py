@@ -35,9 +35,13 @@ def test_distances_never_grow_faster_than_the_way_itself():
 
 def test_raw_pixels_tell_little_of_the_kind():
     splits = load("shapes")
-    bank, test = (F.normalize(part.images.flatten(1).float() - 127.5) for part in (splits.train, splits.test))
+    bank, test = (
+        F.normalize(part.images.flatten(1).float() - 127.5) for part in (splits.train, splits.test)
+    )
     similarity, index = (test @ bank.T).topk(200)
-    votes = torch.zeros(len(test), 10).scatter_add_(1, splits.train.labels[index], (similarity / 0.07).exp())
+    votes = torch.zeros(len(test), 10).scatter_add_(
+        1, splits.train.labels[index], (similarity / 0.07).exp()
+    )
     accuracy = (votes.argmax(1) == splits.test.labels).float().mean().item()
     assert len(splits.train) == 5000 and len(splits.test) == 1000
     assert 0.12 < accuracy < 0.22

@@ -56,20 +56,30 @@ def test_a_pattern_of_shards_is_one_source(tmp_path):
 
 
 def test_braces():
-    assert list(braces("a-{08..10}-{1..2}.tar")) == [f"a-{a}-{b}.tar" for a in ("08", "09", "10") for b in (1, 2)]
+    assert list(braces("a-{08..10}-{1..2}.tar")) == [
+        f"a-{a}-{b}.tar" for a in ("08", "09", "10") for b in (1, 2)
+    ]
 
 
 @pytest.mark.parametrize("name", ["../../evil.png", "/etc/evil.png", "a/../../evil.png"])
 def test_a_member_that_climbs_out_is_refused(tmp_path, name):
     path = shard(tmp_path / "a.tar", [*samples(0, 2), (name, photograph())])
-    with pytest.raises(ValueError, match=r"is refused: its member .*evil.png climbs out of the archive"):
+    with pytest.raises(
+        ValueError, match=r"is refused: its member .*evil.png climbs out of the archive"
+    ):
         load(f"webdataset:{path}")
 
 
 def test_what_cannot_be_used_is_left_out_and_listed(tmp_path):
     path = shard(
         tmp_path / "a.tar",
-        [*samples(0, 2), ("link.png", None), ("empty.png", b""), ("alone.cls", b"1"), ("0001.png", photograph(9))],
+        [
+            *samples(0, 2),
+            ("link.png", None),
+            ("empty.png", b""),
+            ("alone.cls", b"1"),
+            ("0001.png", photograph(9)),
+        ],
     )
     with pytest.warns(BrokenImages, match="4 of 6"):
         splits = load(f"webdataset:{path}")
@@ -95,10 +105,16 @@ def test_a_shard_that_is_cut_short_is_refused_or_said_to_be(tmp_path):
 
 
 def test_labels_may_be_in_json_and_may_be_missing(tmp_path):
-    path = shard(tmp_path / "a.tar", [("a.png", photograph()), ("a.json", json.dumps({"label": 4}).encode())])
+    path = shard(
+        tmp_path / "a.tar", [("a.png", photograph()), ("a.json", json.dumps({"label": 4}).encode())]
+    )
     assert index(path)[0][0].label == 4
-    path = shard(tmp_path / "b.tar", [("a.png", photograph()), ("b.png", photograph()), ("b.cls", b"1")])
-    with pytest.warns(UserWarning, match="1 of 2 images of b.tar .* have a label: as not all do, none is used"):
+    path = shard(
+        tmp_path / "b.tar", [("a.png", photograph()), ("b.png", photograph()), ("b.cls", b"1")]
+    )
+    with pytest.warns(
+        UserWarning, match="1 of 2 images of b.tar .* have a label: as not all do, none is used"
+    ):
         assert load(f"webdataset:{path}").train.labels is None
     path = shard(tmp_path / "c.tar", [("a.png", photograph()), ("a.cls", b"cat")])
     with pytest.raises(ValueError, match=r"a.cls holds no label: b'cat'"):
@@ -110,11 +126,15 @@ def test_addresses_that_differ_in_what_they_ask_for_are_different_shards(tmp_pat
         shard(target, [(f"{address[-5]}.png", photograph())])
 
     monkeypatch.setattr(urllib.request, "urlretrieve", retrieve)
-    found = load("webdataset:https://example.org/get?f=a-{0..1}.tar", root=tmp_path, download=True).train
+    found = load(
+        "webdataset:https://example.org/get?f=a-{0..1}.tar", root=tmp_path, download=True
+    ).train
     assert len(set(found.names)) == 2 and [name[-1] for name in found.names] == ["0", "1"]
 
 
-@pytest.mark.parametrize("content", ["compressed", "text", "short", "missing", "no match", "empty", "pipe"])
+@pytest.mark.parametrize(
+    "content", ["compressed", "text", "short", "missing", "no match", "empty", "pipe"]
+)
 def test_what_is_no_shard_is_refused(tmp_path, content):
     path = tmp_path / "a.tar"
     if content == "compressed":
@@ -126,7 +146,9 @@ def test_what_is_no_shard_is_refused(tmp_path, content):
     if content == "empty":
         shard(path, [])
     name = {"no match": tmp_path / "b*.tar", "pipe": "pipe:cat /etc/passwd"}.get(content, path)
-    sentence = "not an uncompressed tar|there is no shard|no shard matches|hold no image|not from pipe"
+    sentence = (
+        "not an uncompressed tar|there is no shard|no shard matches|hold no image|not from pipe"
+    )
     with pytest.raises((ValueError, FileNotFoundError), match=sentence):
         load(f"webdataset:{name}")
 
@@ -162,7 +184,9 @@ class Table:
 
     def __init__(self, count, label=True):
         kinds = {"image": "Image", "label": "ClassLabel"} if label else {"text": "Value"}
-        self.features = {name: type(kind, (), {"names": ["cat", "dog"]})() for name, kind in kinds.items()}
+        self.features = {
+            name: type(kind, (), {"names": ["cat", "dog"]})() for name, kind in kinds.items()
+        }
         self.count = count
 
     def __len__(self):
@@ -190,18 +214,27 @@ def test_a_data_set_of_the_hub(monkeypatch):
     fake_hub(monkeypatch, {"train": Table(6), "test": Table(4)})
     splits = load("hf:some/cats")
     assert (len(splits.train), len(splits.test)) == (6, 4) and splits.classes == ["cat", "dog"]
-    assert splits.train.labels.tolist() == [0, 1] * 3 and splits.train.images.shape == (6, 3, 20, 30)
+    assert splits.train.labels.tolist() == [0, 1] * 3 and splits.train.images.shape == (
+        6,
+        3,
+        20,
+        30,
+    )
 
 
 def test_the_hub_explains_what_is_missing(monkeypatch):
     fake_hub(monkeypatch, {"train": Table(6, label=False)})
     with pytest.raises(ValueError, match="hf:some/cats has no image column, only text"):
         load("hf:some/cats")
-    with pytest.raises(FileNotFoundError, match=r"hf:dogs cannot be loaded .dogs does not exist on the hub"):
+    with pytest.raises(
+        FileNotFoundError, match=r"hf:dogs cannot be loaded .dogs does not exist on the hub"
+    ):
         load("hf:dogs")
     fake_hub(monkeypatch, {"all": Table(6)})
     with pytest.raises(ValueError, match="has no train split, only all"):
         load("hf:some/cats")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"hf:some/cats needs the datasets package: pip install 'antipode\[data\]'"):
+    with pytest.raises(
+        ValueError, match=r"hf:some/cats needs the datasets package: pip install 'antipode\[data\]'"
+    ):
         load("hf:some/cats")

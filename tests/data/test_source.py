@@ -61,7 +61,11 @@ def test_a_dataset_of_anything_like_images_is_wrapped(kind):
 def test_a_tensor_dataset_is_wrapped_by_load():
     images = torch.randint(256, (5, 6, 8, 8), dtype=torch.uint8)
     splits = load(TensorDataset(images, torch.arange(5)))
-    assert torch.equal(splits.pretrain.images, images) and splits.channels == 6 and len(splits.mean) == 6
+    assert (
+        torch.equal(splits.pretrain.images, images)
+        and splits.channels == 6
+        and len(splits.mean) == 6
+    )
     assert splits.train.labels.tolist() == [0, 1, 2, 3, 4] and splits.test is None
 
 
@@ -74,7 +78,8 @@ def test_images_of_several_sizes_stay_a_dataset():
 
 def test_a_broken_item_gives_way_to_the_next_and_is_counted_once():
     data = Listed(
-        [(picture((20, 30)), 0), RuntimeError("disk"), KeyError("x"), (picture((20, 31), 3), 3)], targets=[0, 1, 2, 3]
+        [(picture((20, 30)), 0), RuntimeError("disk"), KeyError("x"), (picture((20, 31), 3), 3)],
+        targets=[0, 1, 2, 3],
     )
     source = wrap(data)
     with pytest.warns(BrokenImages, match="image 1 cannot be read"):
@@ -87,7 +92,9 @@ def test_a_broken_item_gives_way_to_the_next_and_is_counted_once():
 
 def test_many_broken_images_in_a_row_are_an_error(monkeypatch):
     monkeypatch.setattr(module, "TRIES", 5)
-    data = Listed([(picture((20, 30)), 0), (picture((21, 30)), 0), *[OSError("gone")] * 20], targets=[0] * 22)
+    data = Listed(
+        [(picture((20, 30)), 0), (picture((21, 30)), 0), *[OSError("gone")] * 20], targets=[0] * 22
+    )
     with pytest.raises(ValueError, match="5 images in a row cannot be read, the first: image 2"):
         wrap(data).take(torch.tensor([2]))
 
@@ -112,7 +119,9 @@ def test_grey_among_coloured_pictures_becomes_coloured_and_a_broken_first_item_i
 def test_labels_that_cannot_be_known_are_said_to_be(monkeypatch):
     monkeypatch.setattr(wrapping, "RESIDENT", 0)
     monkeypatch.setattr(labels, "ASKED", 2)
-    with pytest.warns(UserWarning, match="has no `targets`, and 3 items are too many to read for their labels"):
+    with pytest.warns(
+        UserWarning, match="has no `targets`, and 3 items are too many to read for their labels"
+    ):
         assert wrap(Listed([(picture((20, 30)), 0)] * 3)).labels is None
     assert wrap(Listed([(picture((20, 30)), 4)] * 2)).labels.tolist() == [4, 4]
 
@@ -120,9 +129,15 @@ def test_labels_that_cannot_be_known_are_said_to_be(monkeypatch):
 def test_labels_of_images_of_unequal_sizes_are_read_from_the_items():
     items = [(picture((20 + place, 30)), place % 3) for place in range(6)]
     assert wrap(Listed(items)).labels.tolist() == [0, 1, 2, 0, 1, 2]
-    joined = torch.utils.data.ConcatDataset([Listed(items, targets=[5] * 6), Listed(items, targets=[7] * 6)])
-    assert wrap(joined).labels.tolist() == [5] * 6 + [7] * 6  # as they are told, without a look at the items
-    broken = wrap(Listed([*items, OSError("gone")]))  # whose place the next one takes, which is the first
+    joined = torch.utils.data.ConcatDataset(
+        [Listed(items, targets=[5] * 6), Listed(items, targets=[7] * 6)]
+    )
+    assert (
+        wrap(joined).labels.tolist() == [5] * 6 + [7] * 6
+    )  # as they are told, without a look at the items
+    broken = wrap(
+        Listed([*items, OSError("gone")])
+    )  # whose place the next one takes, which is the first
     assert broken.labels.tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert wrap(Listed(items), ask=False).labels is None
     partly = [(image, None if place == 0 else label) for place, (image, label) in enumerate(items)]
@@ -137,14 +152,22 @@ def test_names_have_one_number_in_train_and_test():
     assert found.train.classes == found.test.classes == ["cat", "dog", "owl", "emu"]
     assert (found.train.labels.tolist(), found.test.labels.tolist()) == ([0, 1, 2], [2, 1, 3])
     folders = named(0, 1, 2), named(0, 1)
-    folders[0].classes, folders[1].classes = ["cat", "dog", "owl"], ["dog", "owl"]  # as two ImageFolders have them
+    folders[0].classes, folders[1].classes = (
+        ["cat", "dog", "owl"],
+        ["dog", "owl"],
+    )  # as two ImageFolders have them
     assert load(folders).test.labels.tolist() == [1, 2]
     folders[1].classes = ["dog"]  # does not name all that are there, and says nothing so
     assert load(folders).test.labels.tolist() == [0, 1]
     with pytest.raises(ValueError, match="do not go together: rows of 2 classes and a number 3"):
         load((named([1, 1], [0, 1]), named(0, 3)))
-    rows = load((named([1, 0], [0, 1]), named([1, 1], [0, 1])))  # one has several classes, so both are rows
-    assert (rows.train.labels.tolist(), rows.test.labels.tolist()) == ([[1, 0], [0, 1]], [[1, 1], [0, 1]])
+    rows = load(
+        (named([1, 0], [0, 1]), named([1, 1], [0, 1]))
+    )  # one has several classes, so both are rows
+    assert (rows.train.labels.tolist(), rows.test.labels.tolist()) == (
+        [[1, 0], [0, 1]],
+        [[1, 1], [0, 1]],
+    )
 
 
 def test_a_second_view_is_no_label():
@@ -179,14 +202,19 @@ def test_a_subset_keeps_images_and_labels_together():
 
 
 def labelled(*labels, **more):
-    return wrap(Listed([(torch.zeros(3, 4, 4, dtype=torch.uint8), label) for label in labels], **more))
+    return wrap(
+        Listed([(torch.zeros(3, 4, 4, dtype=torch.uint8), label) for label in labels], **more)
+    )
 
 
 def test_labels_may_be_names_or_one_hot_rows():
     named = labelled("cat", "ant", "cat", None)
     assert named.labels.tolist() == [1, 0, 1, -1] and named.classes == ["ant", "cat"]
     assert labelled(*torch.eye(3)[[2, 0, 1]]).labels.tolist() == [2, 0, 1]
-    assert labelled([1, 1, 0], [0, 0, 1]).labels.tolist() == [[1, 1, 0], [0, 0, 1]]  # several classes of an image
+    assert labelled([1, 1, 0], [0, 0, 1]).labels.tolist() == [
+        [1, 1, 0],
+        [0, 0, 1],
+    ]  # several classes of an image
     assert labelled(0, 0, targets=["b", "a"]).labels.tolist() == [1, 0]
     assert labelled(0, 0, targets=np.eye(3)[[2, 0]]).labels.tolist() == [2, 0]
     assert labelled(4, 5, targets=np.array(3)).labels.tolist() == [4, 5]  # which is of no image
@@ -195,6 +223,8 @@ def test_labels_may_be_names_or_one_hot_rows():
 
 @pytest.mark.parametrize("odd", [{"boxes": 1}, 0.5, object()], ids=["dict", "fraction", "object"])
 def test_labels_that_are_none_are_said_and_do_without(odd):
-    with pytest.warns(UserWarning, match=rf"the {type(odd).__name__} .* is none, and the labels are not used"):
+    with pytest.warns(
+        UserWarning, match=rf"the {type(odd).__name__} .* is none, and the labels are not used"
+    ):
         source = labelled(odd, odd)
     assert source.labels is None and len(source) == 2

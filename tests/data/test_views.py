@@ -21,9 +21,13 @@ NAMES = list(POLICIES)
 RANDOM = [name for name in NAMES if "eval" not in name]
 
 
-def photos(n: int = 6, channels: int = 3, height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
+def photos(
+    n: int = 6, channels: int = 3, height: int = 32, width: int = 32, seed: int = 0
+) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (n, channels, height, width), generator=generator, dtype=torch.uint8)
+    return torch.randint(
+        0, 256, (n, channels, height, width), generator=generator, dtype=torch.uint8
+    )
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -63,7 +67,9 @@ def test_a_call_without_generator_compiles_as_one_graph():
 def test_compiled_code_gives_the_same_pixels():
     make, images = views("simclr", size=32), photos(64)
     uniforms = make.draw(64, seeded())
-    for ours, theirs in zip(torch.compile(make.apply)(images, uniforms), make.apply(images, uniforms), strict=True):
+    for ours, theirs in zip(
+        torch.compile(make.apply)(images, uniforms), make.apply(images, uniforms), strict=True
+    ):
         torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=0)
 
 
@@ -116,7 +122,8 @@ def test_each_view_reads_its_own_numbers_only(name):
     other = uniforms.clone()
     other[:, 1] = make.draw(6, seeded(9))[:, 1]
     changed = [
-        not torch.equal(a, b) for a, b in zip(make.apply(images, uniforms), make.apply(images, other), strict=True)
+        not torch.equal(a, b)
+        for a, b in zip(make.apply(images, uniforms), make.apply(images, other), strict=True)
     ]
     assert changed == [place == 1 for place in range(make.count)]
 
@@ -125,14 +132,21 @@ def test_equal_images_get_independent_views():
     make = views("simclr", size=16)
     first, second = make(photos(1).expand(400, -1, -1, -1), seeded())
     levels = torch.stack([first.mean((1, 2, 3)), second.mean((1, 2, 3))])
-    across_views, across_images = levels.corrcoef()[0, 1], torch.stack([levels[0, :-1], levels[0, 1:]]).corrcoef()[0, 1]
-    assert abs(across_views) < 0.17 and abs(across_images) < 0.17  # 0.05 is one deviation of no correlation at all
+    across_views, across_images = (
+        levels.corrcoef()[0, 1],
+        torch.stack([levels[0, :-1], levels[0, 1:]]).corrcoef()[0, 1],
+    )
+    assert (
+        abs(across_views) < 0.17 and abs(across_images) < 0.17
+    )  # 0.05 is one deviation of no correlation at all
     assert levels[0].std() > 0.1
 
 
 def test_hashed_numbers_do_as_well_as_a_generators():
     make, images = views("simclr", size=32), photos()
-    keys = rng.fold(rng.fold(rng.key(0, "augment"), torch.arange(6))[:, None], torch.arange(make.count))
+    keys = rng.fold(
+        rng.fold(rng.key(0, "augment"), torch.arange(6))[:, None], torch.arange(make.count)
+    )
     made = make.apply(images, rng.uniform(keys, make.slots))
     assert not torch.equal(made[0], made[1]) and made[0].isfinite().all()
 
@@ -155,9 +169,16 @@ def test_jitter_stronger_than_one_is_cut_at_zero():
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
 def test_operations_happen_with_their_probability(p):
     n = 4000
-    images, unit = photos(1).float().expand(n, -1, -1, -1)[..., :9, :9] / 255, torch.rand(n, 24, generator=seeded())
+    images, unit = (
+        photos(1).float().expand(n, -1, -1, -1)[..., :9, :9] / 255,
+        torch.rand(n, 24, generator=seeded()),
+    )
     operations = [Jitter(0.9, 0, 0, 0, p=p), Blur(p, 5, (1.0, 2.0)), Mix(p), Erase(p)]
-    operations += [Chance(augment.invert, p), Chance(augment.greyscale, p), Chance(augment.solarise, p)]
+    operations += [
+        Chance(augment.invert, p),
+        Chance(augment.greyscale, p),
+        Chance(augment.solarise, p),
+    ]
     for operation in operations:
         made = operation(images, unit[:, : operation.slots])
         share = (made - images).abs().amax((1, 2, 3)).gt(1e-3).float().mean()
@@ -189,7 +210,11 @@ def numbers(view) -> tuple:
     parts = {getattr(op, "operation", type(op)).__name__: op for op in view.operations}
     crop, jitter, blur = parts["Crop"], parts["Jitter"], parts.get("Blur")
     strengths = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
-    assert crop.flip == 0.5 and crop.ratio == (3 / 4, 4 / 3) and (blur is None or blur.sigma == (0.1, 2.0))
+    assert (
+        crop.flip == 0.5
+        and crop.ratio == (3 / 4, 4 / 3)
+        and (blur is None or blur.sigma == (0.1, 2.0))
+    )
     solarise = parts["solarise"].p if "solarise" in parts else None
     blurred = (blur.p, blur.taps) if blur else None
     return crop.scale, crop.cubic, strengths, jitter.p, parts["greyscale"].p, blurred, solarise
@@ -210,11 +235,17 @@ def test_byols_views_differ_in_blur_and_solarising():
     first, second = views("byol", size=224).policy
     assert numbers(first)[5:] == ((1.0, 23), 0.0) and numbers(second)[5:] == ((0.1, 23), 0.2)
     assert numbers(first)[:5] == numbers(second)[:5]
-    assert [numbers(view)[6] for view in views("byol", size=224, views=5).policy] == [0.0] * 3 + [0.2] * 2
+    assert [numbers(view)[6] for view in views("byol", size=224, views=5).policy] == [0.0] * 3 + [
+        0.2
+    ] * 2
 
 
 def test_simclrs_blur_kernel_is_a_tenth_of_the_view():
-    assert [numbers(views("simclr", size=size).policy[0])[5][1] for size in (224, 96, 32)] == [23, 9, 3]
+    assert [numbers(views("simclr", size=size).policy[0])[5][1] for size in (224, 96, 32)] == [
+        23,
+        9,
+        3,
+    ]
 
 
 def test_adcos_crops_are_the_released_ones():
@@ -251,9 +282,13 @@ def test_eval_is_resize_256_and_centre_224_for_photographs_and_a_resize_for_smal
     assert views("eval", size=224).policy[0].operations[0] == Centre(224, 256)
     assert views("eval", size=32).policy[0].operations[0] == Centre(32, 32)
     assert views("eval", size=32, ratio=1.25).policy[0].operations[0] == Centre(32, 40)
-    transform = T.Compose([T.Resize(256), T.CenterCrop(224), T.Normalize(IMAGENET_MEAN, IMAGENET_STD)])
+    transform = T.Compose(
+        [T.Resize(256), T.CenterCrop(224), T.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
+    )
     images = photos(1, 3, 300, 411)
-    torch.testing.assert_close(views("eval", size=224)(images)[0], transform(images / 255), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        views("eval", size=224)(images)[0], transform(images / 255), atol=1e-4, rtol=0
+    )
 
 
 def test_mean_and_std_are_buffers_and_normalise():
@@ -284,11 +319,15 @@ OTHER = {
 
 def arguments_of(name: str) -> list[str]:
     return [
-        key for key, value in inspect.signature(POLICIES[name]).parameters.items() if value.kind is value.KEYWORD_ONLY
+        key
+        for key, value in inspect.signature(POLICIES[name]).parameters.items()
+        if value.kind is value.KEYWORD_ONLY
     ]
 
 
-@pytest.mark.parametrize(("name", "argument"), [(n, a) for n in NAMES for a in arguments_of(n) if a != "channels"])
+@pytest.mark.parametrize(
+    ("name", "argument"), [(n, a) for n in NAMES for a in arguments_of(n) if a != "channels"]
+)
 def test_every_argument_has_an_effect(name, argument):
     images = photos(20, 3, 40, 40)
     before, after = views(name, size=24), views(name, size=24, **{argument: OTHER[argument]})
@@ -317,7 +356,11 @@ REFUSED = [
     ("mocov3", {}, "unknown policy 'mocov3' .did you mean 'mocov[12]'"),
     ("simclr", {"size": 0}, "at least 1 whole pixel, not 0"),
     ("simclr", {"size": 2.5}, "at least 1 whole pixel, not 2.5"),
-    ("simclr", {"view": 3}, "takes no 'view' .did you mean 'views'.*it takes views, scale, strength, blur"),
+    (
+        "simclr",
+        {"view": 3},
+        "takes no 'view' .did you mean 'views'.*it takes views, scale, strength, blur",
+    ),
     ("adco-multicrop", {"views": 3}, "takes no 'views'; it takes none"),
     ("simclr", {"views": 0}, "makes no view"),
     (
@@ -344,7 +387,11 @@ REFUSED = [
     ("simclr", {"scale": (math.nan, 1.0)}, "scale is 2 numbers"),
     ("simclr", {"views": 2.0}, "views is a whole number, not 2.0"),
     ("simclr", {"strength": "1"}, "strength is a number, not '1'"),
-    ("dclw-multicrop", {"crop_size": -4}, "crop's size in pixels must be a whole number of at least 1 but is -4"),
+    (
+        "dclw-multicrop",
+        {"crop_size": -4},
+        "crop's size in pixels must be a whole number of at least 1 but is -4",
+    ),
     ("dclw-multicrop", {"crop_size": 0}, "crop's size in pixels .* but is 0"),
     ("dclw-multicrop", {"crop_size": 7.5}, "crop_size is a whole number or None, not 7.5"),
     ("dclw-multicrop", {"crops": -1}, "small crops must not be negative but is -1"),
@@ -365,10 +412,20 @@ def test_what_makes_no_sense_is_refused_when_built(name, arguments, sentence):
 
 
 def test_lists_are_taken_as_tuples_and_one_number_of_any_kind_as_a_mean():
-    images, plain = photos(), views("cld", size=8, scale=(0.3, 0.6), mean=(0.5,) * 3, std=(0.25,) * 3)
+    images, plain = (
+        photos(),
+        views("cld", size=8, scale=(0.3, 0.6), mean=(0.5,) * 3, std=(0.25,) * 3),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for mean in ([0.5] * 3, torch.tensor([0.5] * 3), np.full(3, 0.5), 0.5, np.float32(0.5), torch.tensor(0.5)):
+        for mean in (
+            [0.5] * 3,
+            torch.tensor([0.5] * 3),
+            np.full(3, 0.5),
+            0.5,
+            np.float32(0.5),
+            torch.tensor(0.5),
+        ):
             std = 0.25 if np.ndim(mean) == 0 else [0.25] * 3
             make = views("cld", size=8, scale=[0.3, 0.6], mean=mean, std=std)
             assert same(make(images, seeded()), plain(images, seeded()))
@@ -382,7 +439,9 @@ def test_no_small_crops_need_no_size():
 def test_uniform_numbers_of_another_shape_are_refused(more):
     make = views("mocov2", size=24)
     wrong = [right + extra for right, extra in zip((6, 2, make.slots), more, strict=True)]
-    with pytest.raises(ValueError, match=rf"of \(6, 2, {make.slots}\), not \({wrong[0]}, {wrong[1]}, {wrong[2]}\)"):
+    with pytest.raises(
+        ValueError, match=rf"of \(6, 2, {make.slots}\), not \({wrong[0]}, {wrong[1]}, {wrong[2]}\)"
+    ):
         make.apply(photos(6), torch.rand(wrong))
 
 
@@ -405,7 +464,9 @@ def test_images_of_other_channels_go_without_saturation_hue_and_greyscale():
     images = photos(4, 5).float() / 255
     drawn = torch.rand(4, 6)
     assert torch.equal(Jitter(0, 0, 0.8, 0.2)(images, drawn), images)
-    assert torch.allclose(Jitter(0.8, 0.8, 0.8, 0.2)(images, drawn), Jitter(0.8, 0.8, 0, 0)(images, drawn))
+    assert torch.allclose(
+        Jitter(0.8, 0.8, 0.8, 0.2)(images, drawn), Jitter(0.8, 0.8, 0, 0)(images, drawn)
+    )
     assert not torch.equal(Jitter(0.8, 0.8, 0.8, 0.2)(images, drawn), images)
     made = views("mocov2", size=24, mean=(0.5,), std=(0.5,))(photos(4, 5))
     assert [tuple(view.shape) for view in made] == [(4, 5, 24, 24)] * 2
@@ -429,7 +490,9 @@ def test_large_batches_in_parts_give_the_same_views(monkeypatch):
 
 
 def test_no_images_make_empty_views():
-    assert [tuple(view.shape) for view in views("simclr", size=16)(photos(0))] == [(0, 3, 16, 16)] * 2
+    assert [tuple(view.shape) for view in views("simclr", size=16)(photos(0))] == [
+        (0, 3, 16, 16)
+    ] * 2
 
 
 def test_autocast_changes_nothing():
@@ -453,7 +516,9 @@ def test_cutting_and_finishing_is_applying(name):
     cuts = [make.cut(image, numbers) for image, numbers in zip(images, uniforms, strict=True)]
     made = make.finish([torch.stack(crops) for crops in zip(*cuts, strict=True)], uniforms)
     for ours, theirs in zip(made, make.apply(images, uniforms), strict=True):
-        assert (ours - theirs).abs().quantile(0.99) < 0.05  # uint8 in between, then jitter and standardising
+        assert (ours - theirs).abs().quantile(
+            0.99
+        ) < 0.05  # uint8 in between, then jitter and standardising
         assert (ours - theirs).abs().mean() < 0.01
 
 
@@ -479,7 +544,9 @@ def test_views_is_exported_as_the_factory():
 @pytest.mark.parametrize("name", ["simclr", "mocov2", "byol", "eval"])
 def test_grey_images_need_no_mean_of_their_own(name):
     images = photos(4, 1)
-    found, asked = (views(name, size=32, **own) for own in ({}, {"mean": (0.449,), "std": (0.226,)}))
+    found, asked = (
+        views(name, size=32, **own) for own in ({}, {"mean": (0.449,), "std": (0.226,)})
+    )
     one, two = (make(images, torch.Generator().manual_seed(0)) for make in (found, asked))
     for ours, theirs in zip(one, two, strict=True):
         assert ours.shape == (4, 1, 32, 32) and torch.allclose(ours, theirs, atol=1e-5)

@@ -20,9 +20,9 @@ def brightness(n, seed, classes=4, size=8, spread=20):
     return (level.view(-1, 1, 1, 1) + noise).round().clamp(0, 255).to(torch.uint8), labels
 
 
-def bright(train=64, test=40, **look):
+def bright(train=64, test=40, **eval_view):
     """Splits of brightness."""
-    parts = [Memory(*brightness(n, seed, **look), None) for n, seed in ((train, 1), (test, 2))]
+    parts = [Memory(*brightness(n, seed, **eval_view), None) for n, seed in ((train, 1), (test, 2))]
     return Splits("bright", parts[0], *parts, 8, (0.5,), (0.25,))
 
 
@@ -55,4 +55,12 @@ def task(splits=None, backbone=None, seed=0, size=8, **keys):
     """A task on the CPU with the `eval` view."""
     splits = bright() if splits is None else splits
     backbone = (Levels() if backbone is None else backbone).eval().requires_grad_(False)
-    return Task(backbone, splits, size, views("eval", size=size, mean=splits.mean, std=splits.std), CPU, seed, **keys)
+    return Task(
+        backbone,
+        splits,
+        size,
+        views("eval", size=size, mean=splits.mean, std=splits.std),
+        CPU,
+        seed,
+        **keys,
+    )

@@ -11,7 +11,11 @@ from antipode.data.views.views import views
 from antipode.evaluation.task import Task
 from antipode.nets.backbone import backbone
 
-KINDS = {"aeroplane": (230, 40, 40), "bicycle": (40, 220, 40), "bird": (40, 60, 240)}  # names that VOC has too
+KINDS = {
+    "aeroplane": (230, 40, 40),
+    "bicycle": (40, 220, 40),
+    "bird": (40, 60, 240),
+}  # names that VOC has too
 SIDE = 96
 
 
@@ -53,7 +57,9 @@ def coco(root, train=24, test=8, seed=0):
             images.append({"id": 100 + number, "file_name": name, "width": SIDE, "height": SIDE})
             for kind, (x0, y0, x1, y1), outline in things:
                 notes.append(note(notes, 100 + number, kind, [x0, y0, x1 - x0, y1 - y0]))
-                notes[-1] |= {"segmentation": [[float(value) for point in outline for value in point]]}
+                notes[-1] |= {
+                    "segmentation": [[float(value) for point in outline for value in point]]
+                }
         runs = {"size": [SIDE, SIDE], "counts": [0, 20, SIDE * SIDE - 20]}
         notes.append(note(notes, 100, 0, [0, 0, 1, 20]) | {"segmentation": runs, "iscrowd": 1})
         categories = [{"id": 7 * number + 3, "name": name} for number, name in enumerate(KINDS)]
@@ -63,13 +69,23 @@ def coco(root, train=24, test=8, seed=0):
 
 
 def note(notes, image, kind, box):
-    return {"id": len(notes), "image_id": image, "category_id": 7 * kind + 3, "bbox": box, "iscrowd": 0}
+    return {
+        "id": len(notes),
+        "image_id": image,
+        "category_id": 7 * kind + 3,
+        "bbox": box,
+        "iscrowd": 0,
+    }
 
 
 def voc(root, train=24, test=8, seed=0):
     """VOC's layout of a few scenes, half of the training ones in 2012's folder; one thing in ten is difficult."""
     random = np.random.default_rng(seed)
-    lists = {("2007", "trainval"): train - train // 2, ("2012", "trainval"): train // 2, ("2007", "test"): test}
+    lists = {
+        ("2007", "trainval"): train - train // 2,
+        ("2012", "trainval"): train // 2,
+        ("2007", "test"): test,
+    }
     for (year, part), count in lists.items():
         home = root / "VOCdevkit" / f"VOC{year}"
         for folder in ("ImageSets/Main", "Annotations", "JPEGImages"):
@@ -79,8 +95,13 @@ def voc(root, train=24, test=8, seed=0):
         for number, name in enumerate(names):
             image, things = scene(random)
             image.save(home / "JPEGImages" / f"{name}.jpg", quality=95)
-            objects = [described(thing, number % 5 == 4 and not index) for index, thing in enumerate(things)]
-            (home / "Annotations" / f"{name}.xml").write_text(f"<annotation>{''.join(objects)}</annotation>")
+            objects = [
+                described(thing, number % 5 == 4 and not index)
+                for index, thing in enumerate(things)
+            ]
+            (home / "Annotations" / f"{name}.xml").write_text(
+                f"<annotation>{''.join(objects)}</annotation>"
+            )
     return root
 
 
@@ -96,5 +117,5 @@ def task(root, name, *, seed=0, stem="half", net=None):
     torch.manual_seed(3)
     net = (net or backbone("resnet10-slim", stem=stem)).eval().requires_grad_(False)
     splits = Splits(name, None, None, None, SIDE)
-    look = views("eval", size=32)
-    return Task(net, splits, 32, look, torch.device("cpu"), seed=seed, root=str(root))
+    eval_view = views("eval", size=32)
+    return Task(net, splits, 32, eval_view, torch.device("cpu"), seed=seed, root=str(root))

@@ -44,7 +44,9 @@ def test_the_numbers_are_the_naive_sums_of_what_the_networks_saw(monkeypatch):
     found = spread(task(bright(), net, head=head))
     assert [len(batch) for batch in outputs] == [10] * 8  # 40 test images, two views each
     near, even = naive(outputs)
-    assert found.value == pytest.approx(near, rel=1e-4) and found.more["uniformity"] == pytest.approx(even, rel=1e-4)
+    assert found.value == pytest.approx(near, rel=1e-4) and found.more[
+        "uniformity"
+    ] == pytest.approx(even, rel=1e-4)
     near, even = naive(projected)
     assert found.more["head alignment"] == pytest.approx(near, rel=1e-4)
     assert found.more["head uniformity"] == pytest.approx(even, rel=1e-4)
@@ -70,7 +72,9 @@ def test_the_ends_of_the_scale():
     still = spread(task(backbone=Constant()))
     assert still.value == still.more["uniformity"] == 0
     wild = spread(task(bright(test=400), Noise()))
-    assert wild.value == pytest.approx(2, abs=0.1) and wild.more["uniformity"] == pytest.approx(-3.9, abs=0.15)
+    assert wild.value == pytest.approx(2, abs=0.1) and wild.more["uniformity"] == pytest.approx(
+        -3.9, abs=0.15
+    )
 
 
 def test_the_same_seed_draws_the_same_images_and_views(monkeypatch):
@@ -82,7 +86,9 @@ def test_the_same_seed_draws_the_same_images_and_views(monkeypatch):
     assert not torch.allclose(one[0], one[1])
 
 
-@pytest.mark.parametrize(("images", "batch", "test", "n"), [(16, 8, 40, 16), (4096, 16, 40, 39), (4096, 256, 40, 40)])
+@pytest.mark.parametrize(
+    ("images", "batch", "test", "n"), [(16, 8, 40, 16), (4096, 16, 40, 39), (4096, 256, 40, 40)]
+)
 def test_how_many_images(monkeypatch, images, batch, test, n):
     monkeypatch.setattr(module, "IMAGES", images)
     monkeypatch.setattr(module, "BATCH", batch)
@@ -92,7 +98,12 @@ def test_how_many_images(monkeypatch, images, batch, test, n):
 def test_views_are_mocos_with_the_pixels_of_evaluation():
     plain = twice(views("eval", size=8, mean=(0.5,), std=(0.25,)))
     kinds = [type(operation) for operation in plain.policy[0].operations]
-    assert plain.count == 2 and kinds[0] is Crop and {Jitter, Blur} <= set(kinds) and Centre not in kinds
+    assert (
+        plain.count == 2
+        and kinds[0] is Crop
+        and {Jitter, Blur} <= set(kinds)
+        and Centre not in kinds
+    )
     assert plain.policy[0].operations[-1] is plain.normal and kinds.count(type(plain.normal)) == 1
     shapes = twice(views("shapes-eval", size=8))
     assert isinstance(shapes.policy[0].operations[-1], Standardise)

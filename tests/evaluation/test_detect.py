@@ -22,15 +22,30 @@ from antipode.evaluation.protocol import PROTOCOLS
 from antipode.nets.backbone import backbone
 from tests.evaluation import scenes
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # pycocotools with NumPy 2
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__:DeprecationWarning"
+)  # pycocotools with NumPy 2
 DATA = Path(os.environ.get("ANTIPODE_DATA", "/nonexistent"))
-COCO = pytest.mark.skipif(not (DATA / "coco-mini").is_dir(), reason="ANTIPODE_DATA holds no coco-mini")
-KINDS = {"c4": ("voc07+12", detect.VOC), "fpn": ("coco", detect.COCO), "mask-fpn": ("coco", detect.MASKS)}
+COCO = pytest.mark.skipif(
+    not (DATA / "coco-mini").is_dir(), reason="ANTIPODE_DATA holds no coco-mini"
+)
+KINDS = {
+    "c4": ("voc07+12", detect.VOC),
+    "fpn": ("coco", detect.COCO),
+    "mask-fpn": ("coco", detect.MASKS),
+}
 
 
 def quick(settings, **changes):
     """A schedule of seconds: small images, small heads, two images a step."""
-    small = {"sides": (64,), "longest": 128, "anchors": (8, 16, 24, 32, 48), "width": 16, "rois": 16, "precise": 1}
+    small = {
+        "sides": (64,),
+        "longest": 128,
+        "anchors": (8, 16, 24, 32, 48),
+        "width": 16,
+        "rois": 16,
+        "precise": 1,
+    }
     short = {"iterations": 3, "falls": (), "warmup": 0, "batch": 2, "rule": "fixed", "lr": 0.02}
     return replace(settings, **{**small, **short, **changes})
 
@@ -39,7 +54,9 @@ def quick(settings, **changes):
 def roots(tmp_path_factory):
     """A folder of scenes for each data set, four to train on and two to test."""
     made = {"voc07+12": scenes.voc, "coco": scenes.coco}
-    return {name: make(tmp_path_factory.mktemp(name), train=4, test=2) for name, make in made.items()}
+    return {
+        name: make(tmp_path_factory.mktemp(name), train=4, test=2) for name, make in made.items()
+    }
 
 
 def task(roots, name, **how):
@@ -49,7 +66,9 @@ def task(roots, name, **how):
 def training(roots, kind):
     """A detector to train, and what on."""
     name, settings = KINDS[kind]
-    objects = usable(detection(name, "train", roots[name]), spared=name != "coco", masks=kind == "mask-fpn")
+    objects = usable(
+        detection(name, "train", roots[name]), spared=name != "coco", masks=kind == "mask-fpn"
+    )
     torch.manual_seed(5)
     return detect.build(task(roots, name), len(objects.classes), quick(settings)), objects, settings
 
@@ -58,15 +77,22 @@ def training(roots, kind):
 def test_the_rate_warms_up_from_a_thousandth_and_falls_tenfold(settings):
     line = [settings.rate(step) / settings.lr for step in range(settings.warmup + 1)]
     assert line[0] == pytest.approx(1e-3) and line[-1] == 1
-    assert line == pytest.approx([1e-3 + (1 - 1e-3) * step / settings.warmup for step in range(len(line))])
+    assert line == pytest.approx(
+        [1e-3 + (1 - 1e-3) * step / settings.warmup for step in range(len(line))]
+    )
     first, second = settings.falls
     ends = [first - 1, first, second - 1, second, settings.iterations - 1]
-    assert [settings.rate(step) / settings.lr for step in ends] == pytest.approx([1, 0.1, 0.1, 0.01, 0.01])
+    assert [settings.rate(step) / settings.lr for step in ends] == pytest.approx(
+        [1, 0.1, 0.1, 0.01, 0.01]
+    )
 
 
 def test_the_schedules_are_those_of_the_papers_in_epochs():
     voc, coco = 5_011 + 11_540, 117_266  # images with an object to learn from
-    assert round(detect.VOC.iterations * 16 / voc) == 23 and round(detect.COCO.iterations * 16 / coco) == 12
+    assert (
+        round(detect.VOC.iterations * 16 / voc) == 23
+        and round(detect.COCO.iterations * 16 / coco) == 12
+    )
     assert detect.VOC.sides[0] == 480 and detect.COCO.sides[0] == 640
     for settings in (detect.VOC, detect.COCO, detect.MASKS):
         assert settings.sides[-1] == 800 and {b - a for a, b in pairwise(settings.sides)} == {32}
@@ -89,21 +115,33 @@ def test_the_fixed_rule_changes_nothing():
 
 
 def test_difficult_objects_are_learnt_and_crowds_are_not(roots):
-    before = detection("voc07+12", "train", scenes.voc(roots["voc07+12"].parent / "more", train=10, test=1))
+    before = detection(
+        "voc07+12", "train", scenes.voc(roots["voc07+12"].parent / "more", train=10, test=1)
+    )
     assert sum(thing.spared for things in before.things for thing in things) == 2
     assert usable(before, spared=True, masks=False).things == before.things
     crowd = detection("coco", "train", roots["coco"])
     assert any(thing.spared for thing in crowd.things[0])
     kept = usable(crowd, spared=False, masks=True)
     assert not any(thing.spared for things in kept.things for thing in things)
-    assert kept.things == [[thing for thing in things if not thing.spared] for things in crowd.things]
+    assert kept.things == [
+        [thing for thing in things if not thing.spared] for things in crowd.things
+    ]
 
 
 def test_images_without_an_object_are_left_out_and_the_rest_keep_theirs(roots):
     objects = detection("coco", "train", roots["coco"])
-    things = [[], objects.things[1], [objects.things[2][0]._replace(box=(5, 5, 5, 9))], objects.things[3]]
+    things = [
+        [],
+        objects.things[1],
+        [objects.things[2][0]._replace(box=(5, 5, 5, 9))],
+        objects.things[3],
+    ]
     kept = usable(replace(objects, things=things), spared=False, masks=True)
-    assert kept.ids == [objects.ids[1], objects.ids[3]] and kept.things == [objects.things[1], objects.things[3]]
+    assert kept.ids == [objects.ids[1], objects.ids[3]] and kept.things == [
+        objects.things[1],
+        objects.things[3],
+    ]
     assert torch.equal(kept.read(1), objects.read(3))
     with pytest.raises(ValueError, match="none of 4 training images has an object"):
         usable(replace(objects, things=[[], [], [], []]), spared=False, masks=False)
@@ -115,15 +153,22 @@ def test_a_mirrored_image_has_its_objects_where_they_show(roots):
     for box, mask in zip(other["boxes"], other["masks"], strict=True):
         rows, columns = mask.nonzero().unbind(1)
         assert box[0] - 1 <= columns.min() and columns.max() <= box[2] + 1
-        assert turned[:, rows, columns].float().std(1).max() < 20  # a thing has one colour, the noise around it has not
+        assert (
+            turned[:, rows, columns].float().std(1).max() < 20
+        )  # a thing has one colour, the noise around it has not
     again, target_again = mirrored(turned, other)
-    assert torch.equal(again, image) and all(torch.equal(target_again[key], target[key]) for key in target)
+    assert torch.equal(again, image) and all(
+        torch.equal(target_again[key], target[key]) for key in target
+    )
 
 
 def seen(objects, **how):
     """The pixels of each image of each batch, as numbers that tell images and their mirror images apart."""
     arguments = {"batch": 2, "count": 6, "flip": 0.5, "seed": 0} | how
-    return [[float(one.double().cumsum(2).mean()) for one in images] for images, _ in batches(objects, **arguments)]
+    return [
+        [float(one.double().cumsum(2).mean()) for one in images]
+        for images, _ in batches(objects, **arguments)
+    ]
 
 
 def test_epochs_follow_each_other_in_orders_of_their_own(roots):
@@ -131,7 +176,10 @@ def test_epochs_follow_each_other_in_orders_of_their_own(roots):
     row = [one for batch in seen(objects, flip=0) for one in batch]
     assert len(set(row[:4])) == 4 and sorted(row[:4]) == sorted(row[4:8]) == sorted(row[8:])
     assert len({tuple(row[at : at + 4]) for at in (0, 4, 8)}) > 1
-    assert seen(objects, batch=6, count=2, flip=0) == [row[:6], row[6:]]  # a batch may be longer than an epoch
+    assert seen(objects, batch=6, count=2, flip=0) == [
+        row[:6],
+        row[6:],
+    ]  # a batch may be longer than an epoch
     upright = set(row)
     assert 2 <= sum(one not in upright for batch in seen(objects) for one in batch) <= 10
     assert all(one not in upright for batch in seen(objects, flip=1) for one in batch)
@@ -172,11 +220,11 @@ def test_the_statistics_of_the_test_are_the_mean_over_the_last_batches(roots):
     net, objects, settings = training(roots, "c4")
     means, variances = [], []
 
-    def look(module, inputs):
+    def eval_view(module, inputs):
         means.append(inputs[0].mean((0, 2, 3)))
         variances.append(inputs[0].var((0, 2, 3)))
 
-    net.backbone.bn1.register_forward_pre_hook(look)
+    net.backbone.bn1.register_forward_pre_hook(eval_view)
     detect.fine_tune(net, objects, quick(settings, iterations=2, precise=3), seed=0)
     torch.testing.assert_close(net.backbone.bn1.running_mean, torch.stack(means[2:]).mean(0))
     torch.testing.assert_close(net.backbone.bn1.running_var, torch.stack(variances[2:]).mean(0))
@@ -187,7 +235,9 @@ def test_weights_decay_and_batch_norms_do_not(roots):
     net, objects, settings = training(roots, "fpn")
     before = {key: value.clone() for key, value in net.named_parameters()}
     net.forward = lambda images, targets: {"none": sum(0 * p.sum() for p in net.parameters())}
-    detect.fine_tune(net, objects, quick(settings, iterations=1, precise=0, lr=0.5, decay=0.1), seed=0)
+    detect.fine_tune(
+        net, objects, quick(settings, iterations=1, precise=0, lr=0.5, decay=0.1), seed=0
+    )
     norms = {
         f"{key}.{leaf}"
         for key, one in net.named_modules()
@@ -195,7 +245,9 @@ def test_weights_decay_and_batch_norms_do_not(roots):
         for leaf in ("weight", "bias")
     }
     for key, value in net.named_parameters():
-        torch.testing.assert_close(value, before[key] * (1 if key in norms else 1 - 0.5 * 0.1), msg=key)
+        torch.testing.assert_close(
+            value, before[key] * (1 if key in norms else 1 - 0.5 * 0.1), msg=key
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -211,8 +263,12 @@ def test_a_run_gives_the_same_again_and_changes_nothing_of_its_callers(roots, ki
     torch.manual_seed(7)
     assert detect.run(one, settings) == first
     assert first.n == 2 and first.settings["lr"] == settings.lr and 0 <= first.value <= 100
-    assert (first.split, first.unit) == {"c4": ("test", "% AP"), "fpn": ("val", "% AP")}.get(kind, ("val", "% mask AP"))
-    assert {"AP50", "AP75"} <= first.more.keys() and ("box AP" in first.more) == (kind == "mask-fpn")
+    assert (first.split, first.unit) == {"c4": ("test", "% AP"), "fpn": ("val", "% AP")}.get(
+        kind, ("val", "% mask AP")
+    )
+    assert {"AP50", "AP75"} <= first.more.keys() and ("box AP" in first.more) == (
+        kind == "mask-fpn"
+    )
 
 
 def test_another_seed_is_another_training(roots):
@@ -225,7 +281,11 @@ def test_another_seed_is_another_training(roots):
 
 
 def test_the_protocols_run_these_settings_on_these_data():
-    expected = {"detect-voc": ("c4", "voc07+12"), "detect-coco": ("fpn", "coco"), "segment-coco": ("mask-fpn", "coco")}
+    expected = {
+        "detect-voc": ("c4", "voc07+12"),
+        "detect-coco": ("fpn", "coco"),
+        "segment-coco": ("mask-fpn", "coco"),
+    }
     for name, (detector, data) in expected.items():
         protocol = PROTOCOLS[name]
         assert protocol.data == data and protocol.run.keywords["settings"].detector == detector
@@ -276,8 +336,17 @@ def test_a_loss_that_is_no_number_ends_the_run(roots):
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_lifts_the_precision_of_an_untrained_head(tmp_path, kind):
     name, settings = KINDS[kind]
-    root = (scenes.voc if name == "voc07+12" else scenes.coco)(tmp_path / "scenes", train=96, test=16)
-    how = {"sides": (96,), "anchors": (8, 16, 32, 48, 64), "width": 32, "rois": 32, "batch": 4, "warmup": 20}
+    root = (scenes.voc if name == "voc07+12" else scenes.coco)(
+        tmp_path / "scenes", train=96, test=16
+    )
+    how = {
+        "sides": (96,),
+        "anchors": (8, 16, 32, 48, 64),
+        "width": 32,
+        "rois": 32,
+        "batch": 4,
+        "warmup": 20,
+    }
     trained = quick(settings, iterations=300, falls=(220, 270), precise=8, **how)
     one = scenes.task(root, name)
     untrained = detect.run(one, replace(trained, iterations=1, falls=(), lr=1e-9))
@@ -292,7 +361,9 @@ def test_photographs_are_learnt_from(kind):
     """Real COCO annotations: crowds, several polygons an object, eighty classes."""
     one = scenes.task(DATA / "coco-mini", "coco", stem="imagenet")
     one.splits = load("coco", DATA / "coco-mini")
-    result = detect.run(one, quick(KINDS[kind][1], sides=(128,), longest=256, anchors=(8, 16, 32, 64, 128)))
+    result = detect.run(
+        one, quick(KINDS[kind][1], sides=(128,), longest=256, anchors=(8, 16, 32, 64, 128))
+    )
     assert result.n == 8 and 0 <= result.value <= 100
 
 
@@ -304,7 +375,13 @@ def test_two_ranks_train_one_detector(roots, tmp_path):
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-m", "tests.evaluation.test_detect", str(roots["coco"]), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.evaluation.test_detect",
+        str(roots["coco"]),
+        str(tmp_path),
+    ]
     ranks = [subprocess.Popen([*command, str(rank)], env=env) for rank in range(2)]
     assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
@@ -329,6 +406,8 @@ if __name__ == "__main__":
     import torch.distributed as process
 
     root, folder, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    process.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    process.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
     torch.save(one_rank(root, rank), folder / f"{rank}.pt")
     process.destroy_process_group()

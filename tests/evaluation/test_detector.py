@@ -34,7 +34,10 @@ def scenes(count=2, masks=True):
         image[:, place : place + 27, place : place + 22] += 0.6
         mask = torch.zeros(1, 64, 64, dtype=torch.uint8)
         mask[0, place : place + 27, place : place + 22] = 1
-        target = {"boxes": torch.tensor([[place, place, place + 22.0, place + 27.0]]), "labels": torch.tensor([1])}
+        target = {
+            "boxes": torch.tensor([[place, place, place + 22.0, place + 27.0]]),
+            "labels": torch.tensor([1]),
+        }
         targets.append(target | ({"masks": mask} if masks else {}))
     return list(images), targets
 
@@ -54,7 +57,9 @@ def maps(net, images):
 
 def test_the_trunk_of_c4_is_the_backbone_up_to_layer3(slim):
     images = torch.randn(2, 3, 64, 96)
-    assert torch.equal(DETECTORS["c4"](slim, 3, SMALL).eval().backbone(images), maps(slim, images)[2])
+    assert torch.equal(
+        DETECTORS["c4"](slim, 3, SMALL).eval().backbone(images), maps(slim, images)[2]
+    )
 
 
 @pytest.mark.parametrize("name", ["fpn", "mask-fpn"])
@@ -67,7 +72,10 @@ def test_the_pyramid_stands_on_all_four_stages_of_the_backbone(slim, name):
 def test_the_head_of_c4_is_layer4_one_more_batch_norm_and_the_mean(slim):
     head, crops = DETECTORS["c4"](slim, 3, SMALL).roi_heads.box_head, torch.randn(5, 64, 14, 14)
     inside = slim.layer4(crops)  # (5,128,7,7)
-    mean, var = inside.mean((0, 2, 3), keepdim=True), inside.var((0, 2, 3), correction=0, keepdim=True)
+    mean, var = (
+        inside.mean((0, 2, 3), keepdim=True),
+        inside.var((0, 2, 3), correction=0, keepdim=True),
+    )
     expected = ((inside - mean) / (var + 1e-5).sqrt()).mean((2, 3))
     head.layer4.eval()  # the head's own norm takes the statistics of the batch
     torch.testing.assert_close(head(crops), expected, rtol=1e-3, atol=1e-5)
@@ -90,19 +98,27 @@ def test_every_weight_is_trained_and_none_of_the_given_one(slim, name):
 def test_every_batch_norm_takes_statistics_over_all_ranks_and_none_is_frozen(slim, name):
     detector = DETECTORS[name](slim, 3, SMALL)
     norms = [module for module in detector.modules() if "BatchNorm" in type(module).__name__]
-    more = {"c4": 1, "fpn": 8 + 4, "mask-fpn": 8}[name]  # the head's; two a map of the pyramid, four in the head
+    more = {"c4": 1, "fpn": 8 + 4, "mask-fpn": 8}[
+        name
+    ]  # the head's; two a map of the pyramid, four in the head
     assert len(norms) == sum(isinstance(module, nn.BatchNorm2d) for module in slim.modules()) + more
-    assert all(isinstance(module, BatchNorm) and module.groups == 1 and module.training for module in norms)
+    assert all(
+        isinstance(module, BatchNorm) and module.groups == 1 and module.training for module in norms
+    )
     before = [module.running_mean.clone() for module in norms]
     detector(*scenes())
-    assert not any(torch.equal(old, module.running_mean) for old, module in zip(before, norms, strict=True))
+    assert not any(
+        torch.equal(old, module.running_mean) for old, module in zip(before, norms, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", RESNETS)
 def test_any_resnet_lends_its_own_widths(name):
     with torch.device("meta"):
         net = backbone(name)
-        predictors = {kind: make(net, 7, SMALL).roi_heads.box_predictor for kind, make in DETECTORS.items()}
+        predictors = {
+            kind: make(net, 7, SMALL).roi_heads.box_predictor for kind, make in DETECTORS.items()
+        }
         found = maps(net, torch.zeros(1, 3, 64, 64))
     assert widths(net) == [one.shape[1] for one in found] and widths(net)[3] == net.width
     assert strides(net) == [64 // one.shape[2] for one in found]
@@ -115,7 +131,9 @@ def test_any_resnet_lends_its_own_widths(name):
 @pytest.mark.parametrize("stem", STEMS)
 def test_any_stem_detects_where_its_maps_are_small_enough(stem, kind):
     net = backbone("resnet10-slim", stem=stem)
-    assert strides(net) == [one * {"imagenet": 4, "half": 2, "small": 1}[stem] for one in (1, 2, 4, 8)]
+    assert strides(net) == [
+        one * {"imagenet": 4, "half": 2, "small": 1}[stem] for one in (1, 2, 4, 8)
+    ]
     detector = DETECTORS[kind](net, 2, SMALL)
     assert all(loss.isfinite() for loss in detector(*scenes()).values())
     (one,) = detector.eval()(scenes(1)[0])
@@ -124,7 +142,9 @@ def test_any_stem_detects_where_its_maps_are_small_enough(stem, kind):
 
 def test_maps_as_large_as_photographs_are_refused():
     net = backbone("resnet10-slim", stem="small")
-    with pytest.raises(ValueError, match=r"maps of 1/1 of the image, too large for images of 800 px: .* up to 400"):
+    with pytest.raises(
+        ValueError, match=r"maps of 1/1 of the image, too large for images of 800 px: .* up to 400"
+    ):
         DETECTORS["fpn"](net, 3, Form())
 
 
@@ -137,7 +157,9 @@ def test_a_resnet_of_torchvision_serves_as_well():
 
 
 def test_images_are_normalised_with_the_mean_and_deviation_given(slim):
-    form = Form((64,), 128, SMALL.anchors, width=16, rois=16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
+    form = Form(
+        (64,), 128, SMALL.anchors, width=16, rois=16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0)
+    )
     detector, seen = DETECTORS["c4"](slim, 3, form).eval(), []
     detector.backbone.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     detector([torch.full((3, 64, 64), 0.6)])
@@ -149,7 +171,9 @@ def test_a_crop_of_the_coordinates_holds_the_middles_of_its_bins():
     """On a map whose value is the place of its pixel in the image: cutting is exact, not half a pixel off."""
     step, size = 8, 7
     middles = (torch.arange(20) + 0.5) * step
-    places = torch.stack([middles.view(1, -1).expand(20, 20), middles.view(-1, 1).expand(20, 20)])[None]
+    places = torch.stack([middles.view(1, -1).expand(20, 20), middles.view(-1, 1).expand(20, 20)])[
+        None
+    ]
     box = torch.tensor([[21.0, 33.0, 91.0, 117.0]])
     across, down = Crops(size, [step], 32)({"0": places}, [box], [(160, 160)])[0]
     bins = (torch.arange(size) + 0.5) / size
@@ -159,20 +183,28 @@ def test_a_crop_of_the_coordinates_holds_the_middles_of_its_bins():
 
 def test_a_box_is_cut_from_the_map_of_its_size_in_its_own_image():
     """FPN's equation 1, k = floor(4 + log2(sqrt(wh) / 224)) within the maps 2 to 5."""
-    levels = {str(number): torch.full((2, 1, 1600 >> number + 2, 1600 >> number + 2), 1.0) for number in range(4)}
+    levels = {
+        str(number): torch.full((2, 1, 1600 >> number + 2, 1600 >> number + 2), 1.0)
+        for number in range(4)
+    }
     for number, one in enumerate(levels.values()):
         one[0], one[1] = number, number + 10
     sides = [10, 100, 111, 113, 223, 225, 300, 447, 449, 800]
     boxes = torch.tensor([[0.0, 0.0, 2.0 * side, side / 2] for side in sides])
     crops = Crops(2, [4, 8, 16, 32], 32)(levels, [boxes[:4], boxes[4:]], [(1600, 1600)] * 2)
     expected = [min(max(math.floor(4 + math.log2(side / 224)), 2), 5) - 2 for side in sides]
-    assert crops[:, 0, 0, 0].tolist() == [level + 10 * (at > 3) for at, level in enumerate(expected)]
+    assert crops[:, 0, 0, 0].tolist() == [
+        level + 10 * (at > 3) for at, level in enumerate(expected)
+    ]
 
 
 @pytest.mark.parametrize(
     ("net", "words"),
     [
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), "needs a ResNet with its four stages, .* is a Sequential"),
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()),
+            "needs a ResNet with its four stages, .* is a Sequential",
+        ),
         (backbone(nn.Conv2d(3, 4, 3)), "is a Conv2d"),
         (backbone("resnet10-slim", channels=1), "colour images, and the backbone takes 1 channels"),
     ],

@@ -25,7 +25,7 @@ from antipode.evaluation.features import extract
 from antipode.evaluation.score import Result
 from antipode.nets.backbone import backbone
 from antipode.nets.weights import Normal, start, tensors, write
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 from antipode.runs.run import subject
 
 
@@ -46,15 +46,33 @@ def test_a_score_carries_all_that_it_takes_to_repeat_it(run):
     assert first == again
     score = json.loads((run.path / "scores.json").read_text())["knn"]
     assert score == first["knn"].json()
-    assert {"value", "unit", "protocol", "settings", "data", "split", "n", "seed", "epoch", "more"} == set(score)
-    assert (score["data"], score["split"], score["n"], score["epoch"]) == ("digits", "test", 360, "last")
+    assert {
+        "value",
+        "unit",
+        "protocol",
+        "settings",
+        "data",
+        "split",
+        "n",
+        "seed",
+        "epoch",
+        "more",
+    } == set(score)
+    assert (score["data"], score["split"], score["n"], score["epoch"]) == (
+        "digits",
+        "test",
+        360,
+        "last",
+    )
     assert score["settings"] == {"k": 200, "tau": 0.07, "features": "backbone"} | score["settings"]
 
 
 def test_scores_on_other_data_do_not_replace_the_runs_own(run, monkeypatch):
     own, plain = antipode.evaluate(run)["knn"], load
     other = replace(plain("digits"), name="other", test=plain("digits").train)
-    monkeypatch.setattr("antipode.api.load", lambda name, *_: other if name == "other" else plain(name))
+    monkeypatch.setattr(
+        "antipode.api.load", lambda name, *_: other if name == "other" else plain(name)
+    )
     score = antipode.evaluate(run, data="other")["knn"]
     assert antipode.Run(run.path).scores["knn"] == own.json()
     assert antipode.Run(run.path).scores["knn@other"] == score.json()
@@ -75,7 +93,9 @@ def test_datasets_of_ones_own_are_trained_on_and_scored(tmp_path):
     both = antipode.pretrain(method="dcl", data=(train, test), out=tmp_path / "both", **flags)
     alone = antipode.pretrain(method="dcl", data=train, out=tmp_path / "alone", **flags)
     a, b = both.backbone().state_dict(), alone.backbone().state_dict()
-    assert all(torch.equal(a[name], b[name]) for name in a), "the test images have no part in training"
+    assert all(torch.equal(a[name], b[name]) for name in a), (
+        "the test images have no part in training"
+    )
     score = antipode.evaluate(both, "linear-fast", data=(train, test))["linear-fast"]
     assert (score.n, score.data, score.value) == (15, "TensorDataset", 100.0)
     wrong = TensorDataset(test.tensors[0], (test.tensors[1] + 1) % 3)
@@ -86,11 +106,19 @@ def test_datasets_of_ones_own_are_trained_on_and_scored(tmp_path):
 def test_a_run_knows_the_datasets_of_ones_own_that_it_was_given(tmp_path):
     train, test = own(45, 0, channels=3), own(15, 1, channels=3)
     net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    flags = {"backbone": net, "epochs": 1, "batch": 15, "quiet": True, "overrides": {"views.size": 8}}
+    flags = {
+        "backbone": net,
+        "epochs": 1,
+        "batch": 15,
+        "quiet": True,
+        "overrides": {"views.size": 8},
+    }
     run = antipode.pretrain(method="dcl", data=(train, test), out=tmp_path / "run", **flags)
     named = antipode.evaluate(run, "linear-fast", data=(train, test))["linear-fast"]
     assert antipode.evaluate(run, "linear-fast")["linear-fast"] == named
-    assert set(run.scores) == {"linear-fast"}, "its own data need no name, and are known when they are given again"
+    assert set(run.scores) == {"linear-fast"}, (
+        "its own data need no name, and are known when they are given again"
+    )
     antipode.evaluate(run, "linear-fast", data=(test, train))
     assert set(run.scores) == {"linear-fast", "linear-fast@TensorDataset"}
     assert "skipped" not in antipode.analyse(run, ["spectrum"])["run"]["spectrum"]
@@ -103,11 +131,15 @@ def test_a_run_knows_the_datasets_of_ones_own_that_it_was_given(tmp_path):
 
 def test_a_module_that_takes_colours_is_trained_on_grey_images_too(tmp_path):
     net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    run = antipode.pretrain("digits.simclr", backbone=net, epochs=1, out=tmp_path / "run", quiet=True)
+    run = antipode.pretrain(
+        "digits.simclr", backbone=net, epochs=1, out=tmp_path / "run", quiet=True
+    )
     assert antipode.evaluate(run)["knn"].value > 10
     wide = nn.Sequential(nn.Conv2d(5, 16, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     with pytest.raises(ValueError, match="sees images of 5 channels, but digits has 1"):
-        antipode.pretrain("digits.simclr", backbone=wide, epochs=1, out=tmp_path / "wide", quiet=True)
+        antipode.pretrain(
+            "digits.simclr", backbone=wide, epochs=1, out=tmp_path / "wide", quiet=True
+        )
 
 
 def test_weights_of_a_network_for_colours_see_grey_as_before(tmp_path):
@@ -125,11 +157,18 @@ def test_weights_of_a_network_for_colours_see_grey_as_before(tmp_path):
 
 def test_labels_that_leave_numbers_out_are_classes_in_their_order(tmp_path):
     parts = [own(45, 0), own(15, 1)]
-    apart = [TensorDataset(part.tensors[0], torch.tensor([0, 50, 900])[part.tensors[1]]) for part in parts]
+    apart = [
+        TensorDataset(part.tensors[0], torch.tensor([0, 50, 900])[part.tensors[1]])
+        for part in parts
+    ]
     plain, odd = load(tuple(parts)), load(tuple(apart))
     assert odd.train.classes == ["0", "50", "900"] and plain.train.classes is None
-    assert torch.equal(odd.train.labels, plain.train.labels) and torch.equal(odd.test.labels, plain.test.labels)
-    some = TensorDataset(parts[0].tensors[0], torch.where(torch.arange(45) < 3, -1, apart[0].tensors[1]))
+    assert torch.equal(odd.train.labels, plain.train.labels) and torch.equal(
+        odd.test.labels, plain.test.labels
+    )
+    some = TensorDataset(
+        parts[0].tensors[0], torch.where(torch.arange(45) < 3, -1, apart[0].tensors[1])
+    )
     assert load((some, apart[1])).train.labels.tolist()[:6] == [-1, -1, -1, 0, 1, 2]
     named = TensorDataset(*apart[0].tensors)
     named.classes = [f"class {i}" for i in range(1000)]
@@ -159,19 +198,25 @@ def test_what_is_no_data_is_a_sentence(run, data, sentence):
 
 def test_an_untrained_network_is_the_same_for_the_same_seed_and_another_for_another(tmp_path):
     score = [
-        antipode.evaluate("random:resnet10-slim", data="digits", out=tmp_path / name, seed=seed)["knn"].value
+        antipode.evaluate("random:resnet10-slim", data="digits", out=tmp_path / name, seed=seed)[
+            "knn"
+        ].value
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
     ]
     assert score[0] == score[1] != score[2]
     assert (tmp_path / "a" / "scores.json").exists()
-    assert not (tmp_path / "a" / "recipe.json").exists()  # it is no run, and nothing can go on with it
+    assert not (
+        tmp_path / "a" / "recipe.json"
+    ).exists()  # it is no run, and nothing can go on with it
 
 
 @pytest.mark.parametrize("prefix", ["", "state_dict.module.encoder_q."])
 def test_a_file_of_the_runs_own_weights_scores_as_the_run(run, tmp_path, prefix):
     state = {f"{prefix}{name}": value for name, value in tensors(run.backbone()).items()}
     torch.save({"model": state}, tmp_path / "own.pth")
-    foreign = antipode.evaluate(f"file:{tmp_path}/own.pth@resnet10-slim", data="digits", out=tmp_path / "foreign")
+    foreign = antipode.evaluate(
+        f"file:{tmp_path}/own.pth@resnet10-slim", data="digits", out=tmp_path / "foreign"
+    )
     assert foreign["knn"].value == antipode.evaluate(run)["knn"].value
 
 
@@ -179,12 +224,19 @@ def test_weights_bring_their_own_stem(tmp_path):
     """A network with ImageNet's stem, scored on small images, keeps it."""
     net = backbone("resnet10-slim", stem="imagenet", channels=1)
     torch.save(net.state_dict(), tmp_path / "large.pth")
-    antipode.evaluate(f"file:{tmp_path}/large.pth@resnet10-slim", data="digits", out=tmp_path / "large")
+    antipode.evaluate(
+        f"file:{tmp_path}/large.pth@resnet10-slim", data="digits", out=tmp_path / "large"
+    )
 
 
 def test_a_module_of_ones_own_takes_the_weights_of_its_run(tmp_path):
-    made = [nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()) for _ in range(2)]
-    run = antipode.pretrain("digits.simclr", backbone=made[0], epochs=1, out=tmp_path / "own", quiet=True)
+    made = [
+        nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        for _ in range(2)
+    ]
+    run = antipode.pretrain(
+        "digits.simclr", backbone=made[0], epochs=1, out=tmp_path / "own", quiet=True
+    )
     again = antipode.Run(run.path)  # as another process has it
     assert antipode.evaluate(again, backbone=made[1])["knn"].value > 10
     for call in (antipode.evaluate, antipode.load_backbone, antipode.analyse):
@@ -194,7 +246,9 @@ def test_a_module_of_ones_own_takes_the_weights_of_its_run(tmp_path):
 
 def test_the_run_on_a_module_of_ones_own_goes_wherever_runs_go(tmp_path):
     net = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    run = antipode.pretrain("digits.simclr", backbone=net, epochs=1, out=tmp_path / "own", quiet=True)
+    run = antipode.pretrain(
+        "digits.simclr", backbone=net, epochs=1, out=tmp_path / "own", quiet=True
+    )
     assert set(antipode.evaluate(run, ["knn", "knn-head"])) == {"knn", "knn-head"}
     features = antipode.embed(run, "digits")
     assert features.x.shape == (1797, 16)
@@ -202,7 +256,9 @@ def test_the_run_on_a_module_of_ones_own_goes_wherever_runs_go(tmp_path):
     assert not any("skipped" in one for one in found.values())
     assert antipode.export(run, "safetensors", tmp_path / "own.safetensors").exists()
     stored, loaded = load_file(run.path / "backbone.safetensors"), tensors(run.backbone())
-    assert stored.keys() == loaded.keys() and all(torch.equal(stored[key], loaded[key]) for key in stored)
+    assert stored.keys() == loaded.keys() and all(
+        torch.equal(stored[key], loaded[key]) for key in stored
+    )
     with torch.no_grad():
         net.double()[0].weight.zero_()  # what becomes of the module later does not matter
     assert all(torch.equal(stored[key], value) for key, value in tensors(run.backbone()).items())
@@ -214,8 +270,14 @@ WRONG = {
     "random:resnet9": ({"data": "digits"}, "there is no backbone 'resnet9'"),
     "file:weights.pth": ({"data": "digits"}, "file:PATH@NAME"),
     "file:nowhere.pth@resnet18": ({"data": "digits"}, "there is no file"),
-    "torchvision:resnet10-slim": ({"data": "shapes"}, "torchvision has no ImageNet weights for 'resnet10-slim'"),
-    "torchvision:resnet99": ({"data": "shapes"}, r"\(known are resnet18, resnet34, .*, resnext50_32x4d\)"),
+    "torchvision:resnet10-slim": (
+        {"data": "shapes"},
+        "torchvision has no ImageNet weights for 'resnet10-slim'",
+    ),
+    "torchvision:resnet99": (
+        {"data": "shapes"},
+        r"\(known are resnet18, resnet34, .*, resnext50_32x4d\)",
+    ),
     "nowhere": ({}, "nowhere holds no finished run"),
 }
 
@@ -235,7 +297,7 @@ def test_a_run_keeps_its_scores_to_itself(run, tmp_path):
 
 
 def add(path, name):
-    RunDir(path).add_json("scores.json", {name: {"value": 1}})
+    RunFolder(path).add_json("scores.json", {name: {"value": 1}})
 
 
 def test_scores_that_come_at_the_same_time_are_all_kept(tmp_path):
@@ -243,12 +305,12 @@ def test_scores_that_come_at_the_same_time_are_all_kept(tmp_path):
     with get_context("fork").Pool(8) as pool:
         for repeat in range(5):
             pool.starmap(add, [(tmp_path, f"{name}-{repeat}") for name in names], 1)
-    assert len(RunDir(tmp_path).read_json("scores.json")) == 40
+    assert len(RunFolder(tmp_path).read_json("scores.json")) == 40
 
 
 def test_what_another_process_files_in_the_meantime_stays(run, monkeypatch):
     def meanwhile(task):
-        RunDir(run.path).add_json("scores.json", {"theirs": {"value": 2.0}})
+        RunFolder(run.path).add_json("scores.json", {"theirs": {"value": 2.0}})
         return Result(1.0, "%", {}, 3)
 
     (run.path / "scores.json").unlink(missing_ok=True)
@@ -269,7 +331,9 @@ def test_a_score_that_cannot_be_filed_is_still_given(run, monkeypatch):
         return opened(path, mode, *rest, **more)
 
     monkeypatch.setattr(Path, "open", locked)
-    with pytest.warns(UserWarning, match=r"cannot be written to \(Permission denied\): knn20 cannot be added"):
+    with pytest.warns(
+        UserWarning, match=r"cannot be written to \(Permission denied\): knn20 cannot be added"
+    ):
         assert antipode.evaluate(run, protocols=["knn20"])["knn20"].value > 0
     with pytest.warns(UserWarning, match="spectrum cannot be added to analysis.json"):
         assert antipode.analyse(run, ["spectrum"], images=64)["run"]["spectrum"]["values"]
@@ -278,9 +342,13 @@ def test_a_score_that_cannot_be_filed_is_still_given(run, monkeypatch):
 def test_networks_do_not_share_a_folder_with_a_run_or_each_other(run, tmp_path):
     antipode.evaluate("random:resnet10-slim", ["knn20"], data="digits", out=tmp_path / "net")
     antipode.evaluate("random:resnet10-slim", ["knn"], data="digits", out=tmp_path / "net")
-    assert set(RunDir(tmp_path / "net").read_json("scores.json")) == {"knn", "knn20"}
-    mine = TensorDataset(torch.randint(0, 256, (24, 3, 9, 9), dtype=torch.uint8), torch.arange(24) % 2)
-    assert antipode.evaluate("random:resnet10-slim", ["knn20"], data=(mine, mine), out=tmp_path / "mine")
+    assert set(RunFolder(tmp_path / "net").read_json("scores.json")) == {"knn", "knn20"}
+    mine = TensorDataset(
+        torch.randint(0, 256, (24, 3, 9, 9), dtype=torch.uint8), torch.arange(24) % 2
+    )
+    assert antipode.evaluate(
+        "random:resnet10-slim", ["knn20"], data=(mine, mine), out=tmp_path / "mine"
+    )
     assert "python:TensorDataset" in (tmp_path / "mine" / "network.json").read_text()
     for name, out, seed in (
         ("random:resnet18", tmp_path / "net", 0),
@@ -295,8 +363,12 @@ def test_networks_do_not_share_a_folder_with_a_run_or_each_other(run, tmp_path):
     file = tmp_path / "shapes.pth"
     torch.save(backbone("resnet10-slim", stem="half").state_dict(), file)
     for data in ("shapes", "shapes", f"packed:{pack('shapes', tmp_path / 'pack')}"):
-        antipode.evaluate(f"file:{file}@resnet10-slim", ["knn20"], data=data, out=tmp_path / "theirs")
-    assert len(RunDir(tmp_path / "theirs").read_json("scores.json")) == 2  # the second data set has its own place
+        antipode.evaluate(
+            f"file:{file}@resnet10-slim", ["knn20"], data=data, out=tmp_path / "theirs"
+        )
+    assert (
+        len(RunFolder(tmp_path / "theirs").read_json("scores.json")) == 2
+    )  # the second data set has its own place
 
 
 class Forbidden(Memory):
@@ -323,7 +395,9 @@ def test_pretraining_never_sees_labels(tmp_path, monkeypatch):
         values = {"train.epochs": 2, "train.batch": 32, "optim.network.warmup": 0}
         run = antipode.pretrain("shapes.dcl", out=out, overrides=values, quiet=True)
         weights.append(run.backbone().state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(*(state.values() for state in weights), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(*(state.values() for state in weights), strict=True)
+    )
 
 
 def test_every_protocol_of_the_contract_is_there():
@@ -352,7 +426,9 @@ def test_each_score_is_filed_before_the_next_protocol_starts(run, monkeypatch):
 
 def test_images_that_are_seen_twice_are_embedded_once(run, monkeypatch):
     calls = []
-    monkeypatch.setattr("antipode.evaluation.task.extract", lambda *a, **k: calls.append(1) or extract(*a, **k))
+    monkeypatch.setattr(
+        "antipode.evaluation.task.extract", lambda *a, **k: calls.append(1) or extract(*a, **k)
+    )
     antipode.evaluate(run, protocols=["knn", "knn20", "knn200"])
     assert len(calls) == 2
 
@@ -370,9 +446,11 @@ def test_a_result_is_a_score_with_its_protocol(run, monkeypatch):
 def test_of_several_protocols_one_that_does_not_fit_does_not_cost_the_others(tmp_path):
     run = antipode.pretrain("digits.dcl", epochs=1, out=tmp_path / "run", quiet=True)
     small = load("digits").train.images[:60], torch.arange(60) % 3
-    data = tuple(TensorDataset(*(part[at] for part in small)) for at in (slice(0, 40), slice(40, 60)))
-    said = r"^knn, knn200: .*; linear-fast and knn20 went well and are in .*scores\.json"
-    with pytest.raises(ValueError, match=said) as refusal:
+    data = tuple(
+        TensorDataset(*(part[at] for part in small)) for at in (slice(0, 40), slice(40, 60))
+    )
+    output = r"^knn, knn200: .*; linear-fast and knn20 went well and are in .*scores\.json"
+    with pytest.raises(ValueError, match=output) as refusal:
         antipode.evaluate(run, ["linear-fast", "knn", "knn20", "knn200"], data=data)
     assert list(refusal.value.scores) == ["linear-fast", "knn20"]
     filed = json.loads((run.path / "scores.json").read_text())
@@ -391,28 +469,53 @@ def test_packs_of_one_data_set_have_scores_of_their_own(run, tmp_path):
 
 def test_following_knn_on_images_without_labels_is_said_to_do_nothing(tmp_path):
     pixels = load("digits").train.images[:60].repeat(1, 3, 1, 1)
-    asked = {"epochs": 1, "batch": 20, "overrides": {"monitor.knn_every": 1, "views.size": 8}, "quiet": True}
+    asked = {
+        "epochs": 1,
+        "batch": 20,
+        "overrides": {"monitor.knn_every": 1, "views.size": 8},
+        "quiet": True,
+    }
     data = TensorDataset(pixels)
     with pytest.warns(UserWarning, match="monitor.knn_every does nothing: .* has no labels"):
-        antipode.pretrain(method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked)
+        antipode.pretrain(
+            method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked
+        )
 
 
 @pytest.mark.parametrize("labels", [torch.arange(60) % 3 - 1, torch.ones(60, 4, dtype=torch.int64)])
 def test_following_knn_with_other_labels_than_one_for_each_image_does_nothing(labels, tmp_path):
     pixels = load("digits").train.images[:60].repeat(1, 3, 1, 1)
-    asked = {"epochs": 1, "batch": 20, "overrides": {"monitor.knn_every": 1, "views.size": 8}, "quiet": True}
+    asked = {
+        "epochs": 1,
+        "batch": 20,
+        "overrides": {"monitor.knn_every": 1, "views.size": 8},
+        "quiet": True,
+    }
     data = (TensorDataset(pixels, labels), TensorDataset(pixels, labels))
-    with pytest.warns(UserWarning, match="monitor.knn_every does nothing: .* has no one label for each image"):
-        antipode.pretrain(method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked)
+    with pytest.warns(
+        UserWarning, match="monitor.knn_every does nothing: .* has no one label for each image"
+    ):
+        antipode.pretrain(
+            method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked
+        )
 
 
 def test_a_labelled_dataset_without_test_images_is_scored_on_a_tenth_of_it(tmp_path):
     digits = load("digits").train
     data = TensorDataset(digits.images[:400].repeat(1, 3, 1, 1), digits.labels[:400])
-    asked = {"epochs": 1, "batch": 100, "overrides": {"views.size": 8, "monitor.log_every": 1}, "quiet": True}
-    run = antipode.pretrain(method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked)
+    asked = {
+        "epochs": 1,
+        "batch": 100,
+        "overrides": {"views.size": 8, "monitor.log_every": 1},
+        "quiet": True,
+    }
+    run = antipode.pretrain(
+        method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked
+    )
     assert len(run.metrics()) == 4  # pretraining, which needs no labels, sees all of them
-    with pytest.warns(UserWarning, match=r"no test images and is scored on (\d+) of its labelled images"):
+    with pytest.warns(
+        UserWarning, match=r"no test images and is scored on (\d+) of its labelled images"
+    ):
         score = antipode.evaluate(run, ["knn20"])["knn20"]
     assert 30 <= score.n <= 40 and score.settings["train images"] == 400 - score.n
     assert torch.equal(antipode.embed(run, data).y, digits.labels[:400])  # as they come
@@ -421,17 +524,28 @@ def test_a_labelled_dataset_without_test_images_is_scored_on_a_tenth_of_it(tmp_p
 def test_a_network_sees_other_images_as_it_saw_its_own(run, tmp_path, monkeypatch):
     """Mean and deviation of the pixels are those that it was trained with, wherever it is used."""
     seen, plain = [], api.make_views
-    monkeypatch.setattr(api, "make_views", lambda *a, **k: seen.append((a[0], k["mean"], k["std"])) or plain(*a, **k))
+    monkeypatch.setattr(
+        api,
+        "make_views",
+        lambda *a, **k: seen.append((a[0], k["mean"], k["std"])) or plain(*a, **k),
+    )
     own = load("digits")
-    odd = Memory(own.train.images // 4, own.train.labels), Memory(own.test.images // 4, own.test.labels)
+    odd = (
+        Memory(own.train.images // 4, own.train.labels),
+        Memory(own.test.images // 4, own.test.labels),
+    )
     data = tuple(TensorDataset(part.images, part.labels) for part in odd)
     assert load(data).mean != pytest.approx(own.mean, rel=0.1)
     antipode.evaluate(run, ["knn20"], data=data)
     antipode.embed(run, data[0])
     assert len(seen) == 2
     for policy, mean, std in seen:
-        assert policy == "eval" and mean == pytest.approx(own.mean) and std == pytest.approx(own.std)
-    antipode.evaluate("random:resnet10-slim", ["knn20"], data=data, out=tmp_path / "r")  # which has seen nothing
+        assert (
+            policy == "eval" and mean == pytest.approx(own.mean) and std == pytest.approx(own.std)
+        )
+    antipode.evaluate(
+        "random:resnet10-slim", ["knn20"], data=data, out=tmp_path / "r"
+    )  # which has seen nothing
     assert seen[-1][1] == pytest.approx(load(data).mean * 3)  # in three channels
 
 
@@ -444,12 +558,16 @@ def test_weights_with_imagenets_stem_see_pixels_as_imagenets_are(tmp_path):
 
 def test_weights_of_a_run_say_how_pixels_were_normalised(run):
     found = subject(f"file:{run.path / 'backbone.safetensors'}@resnet10-slim", data="digits").normal
-    assert found == subject(str(run.path)).normal and found.mean == pytest.approx(load("digits").mean)
+    assert found == subject(str(run.path)).normal and found.mean == pytest.approx(
+        load("digits").mean
+    )
     assert subject(f"file:{run.path}@resnet10-slim", data="digits").normal == found
     antipode.export(run, "safetensors", "out.safetensors")
     assert subject("file:out.safetensors@resnet10-slim", data="digits").normal == found
     for text in ("0.5", "null", "x", '{"mean": 1}'):  # somebody else's word
-        save_file(tensors(run.backbone()), "theirs.safetensors", metadata={"pixels": text, "mean": "0.5"})
+        save_file(
+            tensors(run.backbone()), "theirs.safetensors", metadata={"pixels": text, "mean": "0.5"}
+        )
         assert subject("file:theirs.safetensors@resnet10-slim", data="digits").normal is None
 
 
@@ -470,7 +588,9 @@ def test_a_score_is_not_filed_in_a_run_that_took_the_folder_meanwhile(tmp_path, 
         return plain.run(task)
 
     monkeypatch.setitem(protocol.PROTOCOLS, "knn20", plain._replace(run=slow))
-    with pytest.raises(ValueError, match="holds another run by now: knn20 of the one before is not filed"):
+    with pytest.raises(
+        ValueError, match="holds another run by now: knn20 of the one before is not filed"
+    ):
         antipode.evaluate(tmp_path / "run", ["knn20"])
     assert not (tmp_path / "run" / "scores.json").exists()
 
@@ -486,7 +606,11 @@ def test_a_damaged_checkpoint_does_not_keep_the_backbone_from_being_scored(tmp_p
 @pytest.mark.parametrize("kind", ["random", "file"])
 def test_a_network_that_was_scored_stays_the_one_it_was(kind, run, tmp_path):
     """Without `data` it is built for what it was scored on first, and not for another set's channels and sizes."""
-    name = f"file:{run.path / 'backbone.safetensors'}@resnet10-slim" if kind == "file" else "random:resnet10-slim"
+    name = (
+        f"file:{run.path / 'backbone.safetensors'}@resnet10-slim"
+        if kind == "file"
+        else "random:resnet10-slim"
+    )
     first = antipode.evaluate(name, ["knn20"], data="digits", out=tmp_path / "net")["knn20"]
     again = antipode.evaluate(name, ["knn20"], out=tmp_path / "net")["knn20"]
     assert again == first and again.data == "digits"

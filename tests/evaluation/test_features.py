@@ -44,47 +44,51 @@ def images(n=50, seed=0, classes=3):
 
 def task(**changes):
     splits = Splits("toy", pretrain=images(), train=images(), test=images(20, seed=1), size=8)
-    return Task(Net().eval(), replace(splits, **changes), 8, views("eval", size=8), torch.device("cpu"))
+    return Task(
+        Net().eval(), replace(splits, **changes), 8, views("eval", size=8), torch.device("cpu")
+    )
 
 
 def test_features_are_the_networks_own_and_leave_its_mode_and_state_alone():
-    net, source, look = Net().train(), images(), views("eval", size=8)
+    net, source, eval_view = Net().train(), images(), views("eval", size=8)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    found = extract(net, look, source, batch=7)
+    found = extract(net, eval_view, source, batch=7)
     assert net.training
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     with torch.no_grad():
-        torch.testing.assert_close(found.x, net.eval()(look(source.images)[0]))
+        torch.testing.assert_close(found.x, net.eval()(eval_view(source.images)[0]))
     assert torch.equal(found.y, source.labels)
 
 
 def test_the_cache_answers_for_the_same_weights_images_and_view_only(tmp_path):
-    net, source, look = Net(), images(), views("eval", size=8)
-    first = extract(net, look, source, cache=tmp_path)
+    net, source, eval_view = Net(), images(), views("eval", size=8)
+    first = extract(net, eval_view, source, cache=tmp_path)
     calls = net.calls
-    again = extract(net, look, source, cache=tmp_path)
+    again = extract(net, eval_view, source, cache=tmp_path)
     assert net.calls == calls
     assert torch.equal(first.x, again.x)
     with torch.no_grad():
         net.linear.weight[0, 0] += 1e-3
-    assert not torch.equal(extract(net, look, source, cache=tmp_path).x, first.x)
+    assert not torch.equal(extract(net, eval_view, source, cache=tmp_path).x, first.x)
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_key_changes_with_whatever_changes_features():
-    source, look = images(), views("eval", size=8)
+    source, eval_view = images(), views("eval", size=8)
     torch.manual_seed(0)
     net = Net()
-    keys = [key(net, look, source)]
-    assert key(net, views("eval", size=8), replace(source, labels=None)) == keys[0]  # labels are not features
+    keys = [key(net, eval_view, source)]
+    assert (
+        key(net, views("eval", size=8), replace(source, labels=None)) == keys[0]
+    )  # labels are not features
     pixels = source.images.clone()
     pixels[-1, -1, -1, -1] ^= 1
-    keys.append(key(net, look, replace(source, images=pixels)))
+    keys.append(key(net, eval_view, replace(source, images=pixels)))
     keys.append(key(net, views("eval", size=9), source))
     keys.append(key(net, views("eval", size=8, mean=(0.5, 0.5, 0.5)), source))
-    keys.append(key(nn.Sequential(net, nn.ReLU()), look, source))
+    keys.append(key(nn.Sequential(net, nn.ReLU()), eval_view, source))
     net.norm.running_mean[0] = 1
-    keys.append(key(net, look, source))
+    keys.append(key(net, eval_view, source))
     assert len(set(keys)) == len(keys)
 
 
@@ -99,11 +103,11 @@ def test_the_key_is_the_same_in_another_process():
 
 
 def test_a_damaged_cache_is_made_again(tmp_path):
-    net, source, look = Net(), images(), views("eval", size=8)
-    first = extract(net, look, source, cache=tmp_path)
+    net, source, eval_view = Net(), images(), views("eval", size=8)
+    first = extract(net, eval_view, source, cache=tmp_path)
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:100])
-    assert torch.equal(extract(net, look, source, cache=tmp_path).x, first.x)
+    assert torch.equal(extract(net, eval_view, source, cache=tmp_path).x, first.x)
     assert np.load(file)["x"].shape == (50, 5)
 
 
@@ -127,9 +131,22 @@ def test_two_ranks_make_the_features_of_one(tmp_path):
         "assert folder.exists() == (dist.rank() == 0)\n"  # 51: shares are not equal
         "torch.save(tuple(found), f'{sys.argv[1]}/{dist.rank()}.pt'); dist.leave()\n"
     )
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(["src", "."])}
-    subprocess.run([*launch, str(code), str(tmp_path)], check=True, env=environment, capture_output=True, timeout=300)
+    subprocess.run(
+        [*launch, str(code), str(tmp_path)],
+        check=True,
+        env=environment,
+        capture_output=True,
+        timeout=300,
+    )
     torch.manual_seed(0)
     alone = extract(Net(), views("eval", size=8), images(51), batch=7)
     for rank in range(2):
@@ -140,9 +157,21 @@ def test_two_ranks_make_the_features_of_one(tmp_path):
 
 WRONG = {
     "no test split": ({"test": None}, "test", "toy has no test split to score on"),
-    "no labels": ({"train": replace(images(), labels=None)}, "train", "toy has no labels for its train images"),
-    "some labels": ({"train": replace(images(), labels=torch.arange(50) - 1)}, "train", "1 of the 50 train images"),
-    "one class": ({"train": replace(images(), labels=torch.zeros(50).long())}, "train", "one class only"),
+    "no labels": (
+        {"train": replace(images(), labels=None)},
+        "train",
+        "toy has no labels for its train images",
+    ),
+    "some labels": (
+        {"train": replace(images(), labels=torch.arange(50) - 1)},
+        "train",
+        "1 of the 50 train images",
+    ),
+    "one class": (
+        {"train": replace(images(), labels=torch.zeros(50).long())},
+        "train",
+        "one class only",
+    ),
 }
 
 
@@ -169,29 +198,33 @@ def photos(root, n=6, seed=0, side=20):
 
 
 def test_features_of_an_image_do_not_depend_on_the_others_of_its_folder(tmp_path):
-    net, look = Net().eval(), views("eval", size=8)
+    net, eval_view = Net().eval(), views("eval", size=8)
     many = folder(photos(tmp_path / "many")).pretrain
     (tmp_path / "one").mkdir()
     shutil.copy(tmp_path / "many" / "0.png", tmp_path / "one")
     alone = folder(tmp_path / "one").pretrain
     assert many.size != alone.size
-    assert torch.allclose(extract(net, look, many).x[0], extract(net, look, alone).x[0], atol=1e-6)
+    assert torch.allclose(
+        extract(net, eval_view, many).x[0], extract(net, eval_view, alone).x[0], atol=1e-6
+    )
     with torch.no_grad():  # and a user's own code sees the same, but for the rounding of bytes
-        direct = net(look(alone.nearest(0)[1][None])[0])[0]
-    assert torch.allclose(extract(net, look, alone).x[0], direct, atol=0.05)
+        direct = net(eval_view(alone.nearest(0)[1][None])[0])[0]
+    assert torch.allclose(extract(net, eval_view, alone).x[0], direct, atol=0.05)
 
 
 def test_files_of_the_same_names_have_features_of_their_own(tmp_path):
-    net, look, cache = Net().eval(), views("eval", size=8), tmp_path / "cache"
+    net, eval_view, cache = Net().eval(), views("eval", size=8), tmp_path / "cache"
     first = photos(tmp_path / "a" / "train")
     second = photos(tmp_path / "a" / "test", seed=1)
-    found = [extract(net, look, folder(root).pretrain, cache=cache).x for root in (first, second)]
+    found = [
+        extract(net, eval_view, folder(root).pretrain, cache=cache).x for root in (first, second)
+    ]
     assert not torch.equal(*found) and len(list(cache.iterdir())) == 2
     calls = net.calls
-    assert torch.equal(extract(net, look, folder(first).pretrain, cache=cache).x, found[0])
+    assert torch.equal(extract(net, eval_view, folder(first).pretrain, cache=cache).x, found[0])
     assert net.calls == calls
     shutil.copy(second / "3.png", first / "3.png")  # a file that was replaced
-    changed = extract(net, look, folder(first).pretrain, cache=cache).x
+    changed = extract(net, eval_view, folder(first).pretrain, cache=cache).x
     assert torch.equal(changed[3], found[1][3]) and torch.equal(changed[:3], found[0][:3])
 
 
@@ -206,14 +239,18 @@ def test_a_dataset_of_ones_own_that_is_not_in_memory_is_seen_anew(tmp_path):
             return 3
 
         def __getitem__(self, at):
-            pixels = np.random.default_rng(self.seed + at).integers(0, 256, (9 + at, 11, 3), np.uint8)
+            pixels = np.random.default_rng(self.seed + at).integers(
+                0, 256, (9 + at, 11, 3), np.uint8
+            )
             return Image.fromarray(pixels), 0
 
-    net, look = Net().eval(), views("eval", size=8)
+    net, eval_view = Net().eval(), views("eval", size=8)
     one, two = (wrap(Drawn(seed)) for seed in (0, 7))
-    assert key(net, look, one) is None
-    found = [extract(net, look, source, cache=tmp_path).x for source in (one, two)]
+    assert key(net, eval_view, one) is None
+    found = [extract(net, eval_view, source, cache=tmp_path).x for source in (one, two)]
     assert not torch.equal(*found) and not list(tmp_path.iterdir())
     half = wrap(Subset(Drawn(0), [2, 1]))
-    assert half.labels.tolist() == [0, 1] and torch.equal(extract(net, look, half).x, found[0][[2, 1]])
+    assert half.labels.tolist() == [0, 1] and torch.equal(
+        extract(net, eval_view, half).x, found[0][[2, 1]]
+    )
     assert list(one.names) == ["image 0", "image 1", "image 2"]

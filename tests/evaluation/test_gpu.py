@@ -25,7 +25,13 @@ def photos(tmp_path):
     for at in range(192):
         noise = generator.integers(0, 100, (*generator.integers(20, 90, 2), 3))
         noise[..., at % 3] += 150
-        file = tmp_path / "photos" / ("test" if at % 4 == 3 else "train") / f"colour{at % 3}" / f"{at}.png"
+        file = (
+            tmp_path
+            / "photos"
+            / ("test" if at % 4 == 3 else "train")
+            / f"colour{at % 3}"
+            / f"{at}.png"
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(noise.astype(np.uint8)).save(file)
     return tmp_path / "photos"
@@ -34,15 +40,24 @@ def photos(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_features_of_files_are_those_of_the_cpu(photos, workers):
     torch.manual_seed(0)
-    net, look, source = backbone("resnet18", stem="small").double().eval(), views("eval", size=32), folder(photos).train
-    cpu = extract(net, look, source, batch=20, workers=0)
-    gpu = extract(net.cuda(), look.to("cuda"), source, batch=20, workers=workers)
+    net, eval_view, source = (
+        backbone("resnet18", stem="small").double().eval(),
+        views("eval", size=32),
+        folder(photos).train,
+    )
+    cpu = extract(net, eval_view, source, batch=20, workers=0)
+    gpu = extract(net.cuda(), eval_view.to("cuda"), source, batch=20, workers=workers)
     assert torch.allclose(cpu.x, gpu.x, atol=1e-4) and torch.equal(cpu.y, gpu.y)
 
 
 def test_a_folder_is_trained_on_and_scored(photos, tmp_path):
     values = {"train.epochs": 2, "train.batch": 32, "views.size": 32, "monitor.knn_every": 1}
-    given = {"method": "simclr", "data": f"folder:{photos}", "backbone": "resnet18", "out": tmp_path / "run"}
+    given = {
+        "method": "simclr",
+        "data": f"folder:{photos}",
+        "backbone": "resnet18",
+        "out": tmp_path / "run",
+    }
     run = antipode.pretrain(**given, overrides=values, quiet=True)
     score = antipode.evaluate(run, ["knn20", "linear-fast"])
     assert score["linear-fast"].value > 90 and set(run.scores) >= {"knn20", "linear-fast"}

@@ -35,7 +35,11 @@ def naive(task, settings, rate_at):
     start = torch.randn(4, x.shape[1], generator=rng.generator(task.seed, "classifier"))
     fc.weight.data, fc.bias.data = settings.std * start, torch.zeros(4)
     sgd = torch.optim.SGD(
-        fc.parameters(), 1.0, settings.momentum, weight_decay=settings.weight_decay, nesterov=settings.nesterov
+        fc.parameters(),
+        1.0,
+        settings.momentum,
+        weight_decay=settings.weight_decay,
+        nesterov=settings.nesterov,
     )
     n = len(x) // batch
     for epoch in range(settings.epochs):
@@ -57,24 +61,43 @@ LOOPS = {
     "steps": (QUICK, lambda e, i, n: 1.0 if e < 4 else 0.1),
     "high": (replace(QUICK, rates=(30.0,)), lambda e, i, n: 30.0 if e < 4 else 3.0),
     "nesterov, decay, cosine per step, from zero": (
-        replace(QUICK, nesterov=True, weight_decay=0.01, schedule="cosine", at=(), per="step", rule="linear", std=0.0),
+        replace(
+            QUICK,
+            nesterov=True,
+            weight_decay=0.01,
+            schedule="cosine",
+            at=(),
+            per="step",
+            rule="linear",
+            std=0.0,
+        ),
         lambda e, i, n: 16 / 256 * (1 + math.cos(math.pi * (e * n + i) / (6 * n))) / 2,
     ),
     "cosine per epoch to a floor": (
         replace(QUICK, schedule="cosine", at=(), floor=0.1),
         lambda e, i, n: 0.1 + 0.9 * (1 + math.cos(math.pi * e / 6)) / 2,
     ),
-    "lars": (replace(QUICK, rates=(20.0,), optimiser="lars"), lambda e, i, n: 20.0 if e < 4 else 2.0),
+    "lars": (
+        replace(QUICK, rates=(20.0,), optimiser="lars"),
+        lambda e, i, n: 20.0 if e < 4 else 2.0,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_classifier_is_that_of_a_naive_loop(name, monkeypatch):
     settings, rate_at = LOOPS[name]
-    monkeypatch.setattr(classifier, "augmented", lambda look: look)
-    made = task(backbone=Levels(0.1))  # longer features at a rate of 30 would make a chaos of the last bits
-    heads, fc = trained(made, settings, made.splits.train, settings.rates), naive(made, settings, rate_at)
-    assert (heads.weights[0] - Heads(1, 4, 24, std=settings.std, seed=0).weights[0]).abs().max() > 0.01  # it moved
+    monkeypatch.setattr(classifier, "augmented", lambda eval_view: eval_view)
+    made = task(
+        backbone=Levels(0.1)
+    )  # longer features at a rate of 30 would make a chaos of the last bits
+    heads, fc = (
+        trained(made, settings, made.splits.train, settings.rates),
+        naive(made, settings, rate_at),
+    )
+    assert (
+        heads.weights[0] - Heads(1, 4, 24, std=settings.std, seed=0).weights[0]
+    ).abs().max() > 0.01  # it moved
     torch.testing.assert_close(heads.weights[0], fc.weight, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(heads.biases[0], fc.bias, rtol=1e-4, atol=1e-5)
 
@@ -82,8 +105,10 @@ def test_the_classifier_is_that_of_a_naive_loop(name, monkeypatch):
 def test_crops_are_what_it_trains_on(monkeypatch):
     made = task()
     with_crops = trained(made, QUICK, made.splits.train, (1.0,))
-    monkeypatch.setattr(classifier, "augmented", lambda look: look)
-    assert not torch.equal(with_crops.weights[0], trained(made, QUICK, made.splits.train, (1.0,)).weights[0])
+    monkeypatch.setattr(classifier, "augmented", lambda eval_view: eval_view)
+    assert not torch.equal(
+        with_crops.weights[0], trained(made, QUICK, made.splits.train, (1.0,)).weights[0]
+    )
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "lars"])
@@ -114,7 +139,12 @@ RATES = {  # rate at the start and its course, written down from the table of th
     "linear-simo": (30, tenfold(60, 80), 90, 256),
     "linear-eqco-simclr": (0.1, tenfold(60, 80), 90, 256),
     "linear-jcl": (10, tenfold(60, 80), 100, 256),
-    "linear-adco": (10, lambda e, i, n: (0.01 + 9.99 * (1 + math.cos(math.pi * e / 100)) / 2) / 10, 100, 256),
+    "linear-adco": (
+        10,
+        lambda e, i, n: (0.01 + 9.99 * (1 + math.cos(math.pi * e / 100)) / 2) / 10,
+        100,
+        256,
+    ),
     "linear-simclr": (1.6, half_cosine(90), 90, 4096),
     "linear-byol": (1.6, half_cosine(80), 80, 1024),
     "linear-simsiam": (1.6, lambda e, i, n: (1 + math.cos(math.pi * e / 90)) / 2, 90, 4096),
@@ -133,7 +163,10 @@ def test_rates_are_the_tables_at_every_epoch(name):
     for epoch in range(epochs):
         for i in (0, 3, 6):
             rate = scaled(settings.rates[0], settings.rule, batch) * factors(epoch * n + i, n)
-            assert rate == pytest.approx(start * course(epoch, i, n), rel=1e-9, abs=1e-12), (epoch, i)
+            assert rate == pytest.approx(start * course(epoch, i, n), rel=1e-9, abs=1e-12), (
+                epoch,
+                i,
+            )
 
 
 def test_the_oscillating_rate_is_torchs_cosine_annealing_stepped_beyond_its_end():
@@ -153,8 +186,12 @@ def test_the_oscillating_rate_is_torchs_cosine_annealing_stepped_beyond_its_end(
 def test_settings_that_differ_between_protocols():
     nesterov = {name for name, settings in LINEAR.items() if settings.nesterov}
     assert nesterov == {"linear-simclr", "linear-byol"}
-    assert {name for name, settings in LINEAR.items() if settings.optimiser == "lars"} == {"linear-simsiam"}
-    decays = {name: settings.weight_decay for name, settings in LINEAR.items() if settings.weight_decay}
+    assert {name for name, settings in LINEAR.items() if settings.optimiser == "lars"} == {
+        "linear-simsiam"
+    }
+    decays = {
+        name: settings.weight_decay for name, settings in LINEAR.items() if settings.weight_decay
+    }
     small, large = ("linear-simclr", "linear-eqco-simclr"), ("linear-places205", "linear-inat18")
     assert decays == dict.fromkeys(small, 1e-6) | dict.fromkeys(large, 1e-4)
 
@@ -170,12 +207,14 @@ def test_a_set_smaller_than_the_batch_is_one_batch_at_the_rate_of_its_rule():
 
 
 def test_training_views_are_crops_with_the_looks_normalisation():
-    look = views("eval", size=16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    eval_view = views("eval", size=16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     plain = views("linear", size=16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
     assert plain.policy[0].operations[0] == Crop(16, (0.08, 1.0))
     images = torch.randint(0, 256, (5, 3, 20, 24), dtype=torch.uint8)
     chance = plain.draw(5)
-    assert torch.equal(augmented(look).apply(images, chance)[0], plain.apply(images, chance)[0])
+    assert torch.equal(
+        augmented(eval_view).apply(images, chance)[0], plain.apply(images, chance)[0]
+    )
 
 
 def test_training_views_of_shapes_are_grey_and_standardised_as_the_run_saw_them():
@@ -196,14 +235,21 @@ def test_the_backbone_stays_to_the_bit():
     for settings in (QUICK, replace(QUICK, rates=(1.0, 2.0))):
         run(task(backbone=net), settings)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert not net.training and all(p.grad is None and not p.requires_grad for p in net.parameters())
+    assert not net.training and all(
+        p.grad is None and not p.requires_grad for p in net.parameters()
+    )
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_gives_others():
-    results = [run(task(backbone=Levels(), seed=seed), replace(QUICK, rates=(1.0, 2.0))) for seed in (3, 3, 4)]
+    results = [
+        run(task(backbone=Levels(), seed=seed), replace(QUICK, rates=(1.0, 2.0)))
+        for seed in (3, 3, 4)
+    ]
     assert results[0] == results[1]
     made = [task(seed=seed) for seed in (3, 3, 4)]
-    first, second, third = (trained(one, QUICK, one.splits.train, (1.0,)).weights[0] for one in made)
+    first, second, third = (
+        trained(one, QUICK, one.splits.train, (1.0,)).weights[0] for one in made
+    )
     assert torch.equal(first, second) and not torch.equal(first, third)
 
 
@@ -221,7 +267,9 @@ def test_it_learns_and_shuffled_labels_teach_it_nothing():
     splits, settings = bright(200, 400), replace(QUICK, epochs=20, at=(15,))
     assert run(task(splits), settings).value > 85
     generator = torch.Generator().manual_seed(0)
-    shuffled = replace(splits.train, labels=splits.train.labels[torch.randperm(200, generator=generator)])
+    shuffled = replace(
+        splits.train, labels=splits.train.labels[torch.randperm(200, generator=generator)]
+    )
     assert 5 < run(task(replace(splits, train=shuffled)), settings).value < 50  # chance is 25
 
 
@@ -239,7 +287,9 @@ def test_top_one_and_top_five_are_counted():
     heads = Heads(2, 6, 6, std=0.0, seed=0)
     heads.weights[0].data = torch.eye(6)
     heads.weights[1].data = torch.eye(6).roll(3, 0)
-    features = iter([nn.functional.one_hot(labels, 6) - 0.1 * (torch.arange(6) == 5)])  # class 5 is the least likely
+    features = iter(
+        [nn.functional.one_hot(labels, 6) - 0.1 * (torch.arange(6) == 5)]
+    )  # class 5 is the least likely
     top1, top5 = judge(made, heads, made.splits.test, lambda view: next(features))
     assert top1 == [100.0, 0.0] and top5[0] == 100.0 and top5[1] < 100
 
@@ -303,8 +353,12 @@ class Big(nn.Module):
 
 
 def test_what_is_refused():
-    several = replace(bright(), train=Memory(bright().train.images, torch.ones(64, 4, dtype=torch.int64)))
-    with pytest.raises(ValueError, match="bright has 4 labels for each image, but a softmax classifier needs one"):
+    several = replace(
+        bright(), train=Memory(bright().train.images, torch.ones(64, 4, dtype=torch.int64))
+    )
+    with pytest.raises(
+        ValueError, match="bright has 4 labels for each image, but a softmax classifier needs one"
+    ):
         run(task(several), QUICK)
     with pytest.raises(ValueError, match="no labels for its train images"):
         run(task(replace(bright(), train=Memory(bright().train.images))), QUICK)
@@ -339,9 +393,11 @@ def test_settings_without_meaning_are_refused(change, sentence):
 @pytest.mark.parametrize("name", ["linear", "linear-byol", "linear-simsiam"])
 def test_end_to_end_on_shapes(name):
     splits = load("shapes")
-    small = replace(splits, train=Memory(*splits.train.take(torch.arange(200)), splits.train.classes))
+    small = replace(
+        splits, train=Memory(*splits.train.take(torch.arange(200)), splits.train.classes)
+    )
     made = task(small, backbone=Net(), size=32)
-    made.look = views("shapes-eval", size=32)
+    made.eval_view = views("shapes-eval", size=32)
     result = run(made, replace(LINEAR[name], epochs=1))
     assert 0 <= result.value <= result.more["top5"] <= 100
     assert (result.n, result.unit, result.split, result.epoch) == (1000, "% top-1", "test", "last")
@@ -352,9 +408,10 @@ def test_end_to_end_on_shapes(name):
 def test_every_protocol_is_registered(name):
     protocol = PROTOCOLS[name]
     assert protocol.run.keywords == {"settings": LINEAR[name]}
-    assert protocol.data == {"linear-places205": "places205", "linear-adco-places205": "places205"}.get(
-        name, "inat18" if name == "linear-inat18" else None
-    )
+    assert protocol.data == {
+        "linear-places205": "places205",
+        "linear-adco-places205": "places205",
+    }.get(name, "inat18" if name == "linear-inat18" else None)
     assert protocol.about
 
 
@@ -366,13 +423,21 @@ def test_few_classes_have_no_top_five():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_captured_step_is_the_plain_one(monkeypatch):
     made = task(bright(256), backbone=Net())
-    made.backbone, made.look, made.device = made.backbone.cuda(), made.look.cuda(), torch.device("cuda")
+    made.backbone, made.eval_view, made.device = (
+        made.backbone.cuda(),
+        made.eval_view.cuda(),
+        torch.device("cuda"),
+    )
     for settings in (QUICK, replace(QUICK, optimiser="lars", rates=(20.0, 2.0))):
-        captured, again = (trained(made, settings, made.splits.train, settings.rates) for _ in range(2))
+        captured, again = (
+            trained(made, settings, made.splits.train, settings.rates) for _ in range(2)
+        )
         with monkeypatch.context() as patch:
             patch.setattr(classifier, "Graph", lambda body, count, device: body)
             plain = trained(made, settings, made.splits.train, settings.rates)
-        for ours, same, theirs in zip(captured.parameters(), again.parameters(), plain.parameters(), strict=True):
+        for ours, same, theirs in zip(
+            captured.parameters(), again.parameters(), plain.parameters(), strict=True
+        ):
             assert torch.equal(ours, same)
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
@@ -381,7 +446,7 @@ def test_a_captured_step_is_the_plain_one(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_network_that_asks_the_host_trains_without_a_graph():
     made = task(bright(256), backbone=Asking())
-    made.look, made.device = made.look.cuda(), torch.device("cuda")
+    made.eval_view, made.device = made.eval_view.cuda(), torch.device("cuda")
     with pytest.warns(UserWarning, match="without a CUDA graph"):
         assert run(made, replace(QUICK, epochs=20)).value > 85
 

@@ -41,12 +41,17 @@ def skewed(n, seed, d=40, classes=6, dtype=torch.float64):
     centres, mix = torch.randn(classes, d, generator=fixed), torch.randn(d, d, generator=fixed)
     y = torch.randint(classes, (n,), generator=own)
     z = centres[y] + torch.randn(n, d, generator=own)
-    return Features(((z * torch.arange(1, d + 1) ** -1.5) @ mix * torch.logspace(-3, 3, d) + 5).to(dtype), y)
+    return Features(
+        ((z * torch.arange(1, d + 1) ** -1.5) @ mix * torch.logspace(-3, 3, d) + 5).to(dtype), y
+    )
 
 
 DATA = {
     "digits": digits,
-    "skewed": lambda dtype=torch.float64: (skewed(900, 1, dtype=dtype), skewed(600, 2, dtype=dtype)),
+    "skewed": lambda dtype=torch.float64: (
+        skewed(900, 1, dtype=dtype),
+        skewed(600, 2, dtype=dtype),
+    ),
 }
 
 
@@ -68,7 +73,9 @@ def ours(train, test, penalty):
     frame = standard(train.x, "cpu")
     classes = int(train.y.max()) + 1
     start = torch.zeros(train.x.shape[1] + 1, classes, dtype=torch.float64)
-    theta = fit(turned(train.x, frame), train.y, [slice(0, len(train.x))], frame.spread, penalty, start)
+    theta = fit(
+        turned(train.x, frame), train.y, [slice(0, len(train.x))], frame.spread, penalty, start
+    )
     return logits(turned(test.x, frame), theta)
 
 
@@ -102,7 +109,9 @@ def test_it_stops_where_nothing_is_left_to_gain():
     least = loss(torch.from_numpy(model.decision_function(x)), torch.from_numpy(model.coef_))
     frame = standard(train.x, "cpu")
     z = turned(train.x, frame)
-    theta = fit(z, train.y, [slice(0, len(z))], frame.spread, 1e-4, torch.zeros(41, 6, dtype=torch.float64))
+    theta = fit(
+        z, train.y, [slice(0, len(z))], frame.spread, 1e-4, torch.zeros(41, 6, dtype=torch.float64)
+    )
     assert least - 1e-9 < loss(logits(z, theta), theta[:-1]) < least + 1e-5
 
 
@@ -111,7 +120,8 @@ def test_value_and_gradient_are_those_of_autograd():
     theta = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
     kept = torch.cat([torch.arange(3, 20), torch.arange(30, 44)])
     expected = (
-        nn.functional.cross_entropy(x[kept] @ theta[:-1] + theta[-1], y[kept]) + 0.3 / 2 * (theta[:-1] ** 2).sum()
+        nn.functional.cross_entropy(x[kept] @ theta[:-1] + theta[-1], y[kept])
+        + 0.3 / 2 * (theta[:-1] ** 2).sum()
     )
     pieces = [slice(3, 9), slice(9, 20), slice(30, 44)]
     value, gradient = logistic.objective(x, y, pieces, theta.detach(), 0.3)
@@ -126,7 +136,9 @@ def test_pieces_and_start_change_nothing(monkeypatch):
     assert (ours(train, test, 1e-3) - expected).abs().max() < 1e-6
     frame = standard(train.x, "cpu")
     z, start = turned(train.x, frame), torch.randn(41, 6, dtype=torch.float64)
-    other = logits(turned(test.x, frame), fit(z, train.y, [slice(0, len(z))], frame.spread, 1e-3, start))
+    other = logits(
+        turned(test.x, frame), fit(z, train.y, [slice(0, len(z))], frame.spread, 1e-3, start)
+    )
     assert (other.softmax(1) - expected.softmax(1)).abs().mean() < 1e-3
 
 
@@ -140,13 +152,18 @@ def test_a_frame_is_standardised_and_turned():
     assert z.mean(0).abs().max() < 1e-9
     assert (covariance - covariance.diagonal().diag()).abs().max() < 1e-9
     whole = (x - x.mean(0)) / x.std(0, correction=0)
-    assert torch.allclose(z.norm(dim=1), whole.norm(dim=1))  # a turn keeps lengths, and with them the penalty's meaning
+    assert torch.allclose(
+        z.norm(dim=1), whole.norm(dim=1)
+    )  # a turn keeps lengths, and with them the penalty's meaning
     assert torch.allclose(covariance.trace(), torch.tensor(40.0, dtype=torch.float64))
 
 
 def test_scales_and_shifts_of_features_change_nothing():
     train, test = DATA["skewed"]()
-    scale, shift = torch.logspace(-4, 4, 40, dtype=torch.float64), torch.linspace(-9, 9, 40, dtype=torch.float64)
+    scale, shift = (
+        torch.logspace(-4, 4, 40, dtype=torch.float64),
+        torch.linspace(-9, 9, 40, dtype=torch.float64),
+    )
     moved = [Features(part.x * scale + shift, part.y) for part in (train, test)]
     assert torch.allclose(ours(*moved, 1e-3), ours(train, test, 1e-3), atol=1e-4)
 
@@ -154,9 +171,13 @@ def test_scales_and_shifts_of_features_change_nothing():
 @pytest.mark.parametrize("level", [0.0, 0.1, 1e6])
 def test_a_feature_that_does_not_vary_has_no_say(level):
     train, test = (Features(part.x.float(), part.y) for part in DATA["skewed"]())
-    more = [Features(torch.cat([p.x, torch.full((len(p.x), 1), level)], 1), p.y) for p in (train, test)]
+    more = [
+        Features(torch.cat([p.x, torch.full((len(p.x), 1), level)], 1), p.y) for p in (train, test)
+    ]
     assert standard(more[0].x, "cpu").axes[-1].abs().max() <= 1  # not blown up
-    assert torch.equal(classify(*more, penalties=(1e-2,)).ranks, classify(train, test, penalties=(1e-2,)).ranks)
+    assert torch.equal(
+        classify(*more, penalties=(1e-2,)).ranks, classify(train, test, penalties=(1e-2,)).ranks
+    )
 
 
 def test_classes_without_train_images_are_always_wrong_and_do_no_harm():
@@ -188,7 +209,9 @@ def test_the_penalty_is_that_of_a_naive_search():
     order, folds = dealt(train.y, 0)
     penalties = (1.0, 0.03, 1e-3)
     frame = standard(train.x, "cpu")
-    best, percents, _ = choose(turned(train.x[order], frame), train.y[order], folds, frame.spread, penalties, 6)
+    best, percents, _ = choose(
+        turned(train.x[order], frame), train.y[order], folds, frame.spread, penalties, 6
+    )
     x, _ = scaled(train, train)
     right = []
     for penalty in penalties:
@@ -197,7 +220,10 @@ def test_the_penalty_is_that_of_a_naive_search():
             held = order[fold].numpy()
             others = np.setdiff1d(np.arange(len(x)), held)
             hits += int(
-                (peer(x[others], train.y.numpy()[others], penalty).predict(x[held]) == train.y.numpy()[held]).sum()
+                (
+                    peer(x[others], train.y.numpy()[others], penalty).predict(x[held])
+                    == train.y.numpy()[held]
+                ).sum()
             )
         right.append(100 * hits / len(x))
     assert percents == pytest.approx(right, abs=100 * 2 / len(x))
@@ -222,7 +248,9 @@ def test_test_images_choose_nothing():
 
 def test_the_same_seed_gives_the_same_result():
     train, test = DATA["skewed"](dtype=torch.float32)
-    one, two, other = (classify(train, test, seed=seed, penalties=(0.1, 1e-3)) for seed in (0, 0, 1))
+    one, two, other = (
+        classify(train, test, seed=seed, penalties=(0.1, 1e-3)) for seed in (0, 0, 1)
+    )
     assert one.held_out == two.held_out and torch.equal(one.ranks, two.ranks)
     assert one.held_out != other.held_out
 
@@ -241,13 +269,20 @@ def test_the_protocol_says_what_it_did(monkeypatch):
         and found.n == 60
         and found.unit == "% top-1"
     )
-    assert found.settings["penalty"] == plain.penalty and found.settings["penalties"] == [1.0, 0.1, 0.01]
+    assert found.settings["penalty"] == plain.penalty and found.settings["penalties"] == [
+        1.0,
+        0.1,
+        0.01,
+    ]
     assert found.settings["folds"] == 3 and "deviation 1" in found.settings["features"]
     assert list(found.more["held-out top1"].values()) == plain.held_out
 
 
 WRONG = {
-    "several classes per image": (lambda: task(labelled(nn.functional.one_hot), Weighed()), "one class per image"),
+    "several classes per image": (
+        lambda: task(labelled(nn.functional.one_hot), Weighed()),
+        "one class per image",
+    ),
     "no labels": (lambda: task(labelled(lambda y: None), Weighed()), "no labels"),
     "one class": (lambda: task(labelled(torch.zeros_like), Weighed()), "one class only"),
     "two images": (lambda: task(bright(train=2), Weighed()), "3 folds .* bright has 2"),
@@ -282,8 +317,14 @@ def test_three_images_are_enough():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_gpu_equals_cpu():
     train, test = DATA["skewed"](dtype=torch.float32)
-    one, two = (classify(train, test, device=device, penalties=(0.1, 1e-2, 1e-3)) for device in ("cpu", "cuda"))
-    assert one.penalty == two.penalty and ((one.ranks == 0) == (two.ranks == 0)).double().mean() > 0.998
+    one, two = (
+        classify(train, test, device=device, penalties=(0.1, 1e-2, 1e-3))
+        for device in ("cpu", "cuda")
+    )
+    assert (
+        one.penalty == two.penalty
+        and ((one.ranks == 0) == (two.ranks == 0)).double().mean() > 0.998
+    )
 
 
 def test_a_frame_moves_features_to_its_own_type():

@@ -51,7 +51,9 @@ def test_votes_are_those_of_scikit_learn(k, tau):
 
     train, test = clouds(500), clouds(90, seed=1)
     weights = "uniform" if tau is None else lambda distance: np.exp((1 - distance) / tau)
-    peer = KNeighborsClassifier(k, algorithm="brute", metric="cosine", weights=weights).fit(train.x, train.y)
+    peer = KNeighborsClassifier(k, algorithm="brute", metric="cosine", weights=weights).fit(
+        train.x, train.y
+    )
     votes = knn(train.x, train.y, test.x, k=k, tau=tau)
     shares = torch.from_numpy(peer.predict_proba(test.x))
     if tau is None:
@@ -66,7 +68,9 @@ def test_votes_are_those_of_scikit_learn(k, tau):
 def test_pieces_change_nothing(monkeypatch, piece):
     train, test = clouds(60), clouds(11, seed=1)
     whole = {tau: knn(train.x, train.y, test.x, k=17, tau=tau) for tau in (None, 0.07)}
-    monkeypatch.setattr(functional, "PIECE", piece)  # as few as one train image and one query at a time
+    monkeypatch.setattr(
+        functional, "PIECE", piece
+    )  # as few as one train image and one query at a time
     assert torch.equal(knn(train.x, train.y, test.x, k=17, tau=None), whole[None])
     assert torch.allclose(knn(train.x, train.y, test.x, k=17), whole[0.07], rtol=1e-12)
 
@@ -93,7 +97,9 @@ def test_a_bank_in_half_precision_votes_like_its_float32_copy():
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("side", ["train", "test"])
 def test_features_that_are_no_numbers_are_refused(monkeypatch, side, value):
-    monkeypatch.setattr(functional, "PIECE", 100)  # so that later pieces could push them out of sight
+    monkeypatch.setattr(
+        functional, "PIECE", 100
+    )  # so that later pieces could push them out of sight
     train, test = clouds(200), clouds(30, seed=1)
     (train if side == "train" else test).x[5, 3] = value
     with pytest.raises(ValueError, match="infinite or not a number"):
@@ -117,7 +123,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / (bank.nbyt
 @pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss is Linux's")
 def test_the_bank_is_never_copied():
     """1.28 M x 2048 in float32 are 10.5 GB: with one copy they would not fit into 16 GiB."""
-    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True
+    )
     assert float(done.stdout) < 0.25  # of the bank's size
 
 
@@ -127,7 +135,9 @@ def test_a_bank_on_the_host_serves_queries_on_a_gpu(monkeypatch):
     monkeypatch.setattr(functional, "PIECE", 1000)
     train, test = clouds(300), clouds(40, seed=1)
     votes = knn(train.x, train.y, test.x.cuda(), k=30)
-    assert votes.is_cuda and torch.allclose(votes.cpu(), knn(train.x, train.y, test.x, k=30), rtol=1e-9)
+    assert votes.is_cuda and torch.allclose(
+        votes.cpu(), knn(train.x, train.y, test.x, k=30), rtol=1e-9
+    )
 
 
 # Protocols
@@ -146,21 +156,30 @@ def naive(train, test, k, tau):
 
 
 @pytest.mark.parametrize(
-    ("name", "k", "tau"), [("knn", 200, 0.07), ("knn20", 20, None), ("knn200", 200, None), ("knn-head", 200, 0.07)]
+    ("name", "k", "tau"),
+    [("knn", 200, 0.07), ("knn20", 20, None), ("knn200", 200, None), ("knn-head", 200, 0.07)],
 )
 def test_protocols_are_the_naive_vote(name, k, tau):
     head = nn.Linear(24, 3)
     one = here(bright(train=400, test=50, spread=90), head=head.eval().requires_grad_(False))
     of = "head" if name == "knn-head" else "backbone"
     found = PROTOCOLS[name].run(one)
-    assert found.value == pytest.approx(naive(one.features("train", of), one.features("test", of), k, tau))
+    assert found.value == pytest.approx(
+        naive(one.features("train", of), one.features("test", of), k, tau)
+    )
     assert found.value < 100 and found.n == 50 and found.unit == "% top-1"
-    assert found.settings["k"] == k and found.settings["tau"] == tau and found.settings["features"] == of
+    assert (
+        found.settings["k"] == k
+        and found.settings["tau"] == tau
+        and found.settings["features"] == of
+    )
 
 
 def labelled(labels):
     splits = bright(train=30, test=20)
-    train, test = (replace(part, labels=labels(part.labels)) for part in (splits.train, splits.test))
+    train, test = (
+        replace(part, labels=labels(part.labels)) for part in (splits.train, splits.test)
+    )
     return replace(splits, train=train, test=test)
 
 
@@ -174,7 +193,11 @@ class Broken(nn.Module):
 
 
 WRONG = {
-    "fewer train images than k": ("knn", lambda: here(bright(train=30)), "200 nearest .* bright has 30"),
+    "fewer train images than k": (
+        "knn",
+        lambda: here(bright(train=30)),
+        "200 nearest .* bright has 30",
+    ),
     "several classes per image": (
         "knn20",
         lambda: here(labelled(nn.functional.one_hot)),
@@ -212,7 +235,9 @@ def test_what_is_wrong_is_said_before_features_are_made():
 def test_sources_may_lack_the_last_class():
     """A class by name only, without an image, has no votes and changes nothing."""
     splits = bright(train=60)
-    named = replace(splits, train=Memory(splits.train.images, splits.train.labels, [str(i) for i in range(9)]))
+    named = replace(
+        splits, train=Memory(splits.train.images, splits.train.labels, [str(i) for i in range(9)])
+    )
     assert PROTOCOLS["knn20"].run(here(named)).value == PROTOCOLS["knn20"].run(here(splits)).value
 
 

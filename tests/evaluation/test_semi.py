@@ -22,8 +22,12 @@ QUICK = Semi(classifier=1.0, encoder=0.1, batch=16, epochs=3)
 def test_the_settings_are_msbregs():
     assert (SEMI[0.01].classifier, SEMI[0.01].encoder) == (2.0, None)
     assert (SEMI[0.1].classifier, SEMI[0.1].encoder) == (0.25, 2.5e-4)
-    assert all((one.batch, one.momentum, one.nesterov) == (1024, 0.9, True) for one in SEMI.values())
-    assert PROTOCOLS["semi-1"].run.keywords == {"share": 0.01} and PROTOCOLS["semi-10"].run.keywords == {"share": 0.1}
+    assert all(
+        (one.batch, one.momentum, one.nesterov) == (1024, 0.9, True) for one in SEMI.values()
+    )
+    assert PROTOCOLS["semi-1"].run.keywords == {"share": 0.01} and PROTOCOLS[
+        "semi-10"
+    ].run.keywords == {"share": 0.1}
 
 
 # The loop
@@ -34,7 +38,9 @@ def naive(task, settings, source):
     net, fc = copy.deepcopy(task.backbone).requires_grad_(True).train(), nn.Linear(16, 4)
     fc.weight.data = 0.01 * torch.randn(4, 16, generator=rng.generator(task.seed, "classifier"))
     fc.bias.data.zero_()
-    sgd = [torch.optim.SGD(part.parameters(), 1.0, momentum=0.9, nesterov=True) for part in (fc, net)]
+    sgd = [
+        torch.optim.SGD(part.parameters(), 1.0, momentum=0.9, nesterov=True) for part in (fc, net)
+    ]
     x, n = (source.images / 255 - 0.5) / 0.25, len(source) // settings.batch
     for step in range(settings.epochs * n):
         order = rng.permutation(rng.key(task.seed, "order", step // n), len(x))
@@ -50,7 +56,7 @@ def naive(task, settings, source):
 
 
 def test_fine_tuning_is_a_naive_loop_with_two_rates(monkeypatch):
-    monkeypatch.setattr(classifier, "augmented", lambda look: look)
+    monkeypatch.setattr(classifier, "augmented", lambda eval_view: eval_view)
     made = task(backbone=Net())
     heads, net = tuned(made, QUICK, QUICK.encoder, made.splits.train)
     theirs, fc = naive(made, QUICK, made.splits.train)
@@ -79,7 +85,9 @@ def test_the_given_backbone_stays_to_the_bit(encoder):
     before = {name: value.clone() for name, value in net.state_dict().items()}
     run(task(backbone=net), 0.5, replace(QUICK, encoder=encoder))
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert not net.training and all(p.grad is None and not p.requires_grad for p in net.parameters())
+    assert not net.training and all(
+        p.grad is None and not p.requires_grad for p in net.parameters()
+    )
 
 
 def test_the_copy_moves_its_statistics_too():
@@ -93,7 +101,8 @@ def test_the_copy_moves_its_statistics_too():
 def test_the_same_seed_gives_the_same_numbers(encoder):
     net = Net()
     results = [
-        run(task(bright(200, 400), copy.deepcopy(net), seed), 0.5, replace(QUICK, encoder=encoder)) for seed in (3, 3)
+        run(task(bright(200, 400), copy.deepcopy(net), seed), 0.5, replace(QUICK, encoder=encoder))
+        for seed in (3, 3)
     ]
     assert results[0] == results[1]
 
@@ -102,7 +111,9 @@ def test_it_learns_from_few_labels_and_nothing_from_wrong_ones():
     splits, settings = bright(400, 400), replace(QUICK, encoder=None, epochs=40)
     assert run(task(splits), 0.1, settings).value > 75
     generator = torch.Generator().manual_seed(0)
-    shuffled = replace(splits.train, labels=splits.train.labels[torch.randperm(400, generator=generator)])
+    shuffled = replace(
+        splits.train, labels=splits.train.labels[torch.randperm(400, generator=generator)]
+    )
     assert 5 < run(task(replace(splits, train=shuffled)), 0.1, settings).value < 50  # chance is 25
 
 
@@ -110,7 +121,10 @@ def test_fine_tuning_opens_the_eyes_of_a_blind_backbone():
     net = Net()
     net.bn.weight.data, net.bn.bias.data = torch.zeros(16), torch.full((16,), 0.1)
     made = task(bright(200, 200), backbone=net)
-    blind, seeing = (run(made, 0.5, Semi(classifier=0.1, encoder=rate, batch=32, epochs=15)) for rate in (None, 0.1))
+    blind, seeing = (
+        run(made, 0.5, Semi(classifier=0.1, encoder=rate, batch=32, epochs=15))
+        for rate in (None, 0.1)
+    )
     assert blind.value == 25 and seeing.value > 40
     assert (blind.settings["backbone"], seeing.settings["backbone"]) == ("frozen", "fine-tuned")
 
@@ -123,7 +137,9 @@ def test_a_share_has_as_many_of_each_class_and_changes_with_the_seed():
     ids = balanced(labels, 10, 0.01, 0)
     assert len(ids) == 50 and labels[ids].bincount().tolist() == [5] * 10
     assert torch.equal(ids, ids.unique())  # ascending, none twice
-    assert torch.equal(ids, balanced(labels, 10, 0.01, 0)) and not torch.equal(ids, balanced(labels, 10, 0.01, 1))
+    assert torch.equal(ids, balanced(labels, 10, 0.01, 0)) and not torch.equal(
+        ids, balanced(labels, 10, 0.01, 1)
+    )
 
 
 def test_a_share_has_one_of_each_class_at_least_and_all_of_a_rare_one():
@@ -134,7 +150,12 @@ def test_a_share_has_one_of_each_class_at_least_and_all_of_a_rare_one():
 
 def imagenet(root, names=("n01_1.JPEG", "n01_2.JPEG", "n02_1.JPEG", "n02_2.JPEG", "n02_3.JPEG")):
     """A data set that is named imagenet, its images as classes of brightness, and a folder for lists."""
-    images = torch.tensor([20, 30, 200, 210, 220], dtype=torch.uint8).view(5, 1, 1, 1).expand(5, 3, 8, 8).contiguous()
+    images = (
+        torch.tensor([20, 30, 200, 210, 220], dtype=torch.uint8)
+        .view(5, 1, 1, 1)
+        .expand(5, 3, 8, 8)
+        .contiguous()
+    )
     files = [f"{name[:3]}/{name}" for name in names]
     train = Decoded(images.__getitem__, files, torch.tensor([0, 0, 1, 1, 1]), None, 3, 8)
     (root / "imagenet_subsets").mkdir()
@@ -144,7 +165,9 @@ def imagenet(root, names=("n01_1.JPEG", "n01_2.JPEG", "n02_1.JPEG", "n02_2.JPEG"
 
 def test_imagenets_few_labels_are_those_of_simclrs_list(tmp_path):
     made, train = imagenet(tmp_path)
-    (tmp_path / "imagenet_subsets" / "1percent.txt").write_text("n02_3.JPEG\nn01_2.JPEG\n\nn02_3.JPEG\n")
+    (tmp_path / "imagenet_subsets" / "1percent.txt").write_text(
+        "n02_3.JPEG\nn01_2.JPEG\n\nn02_3.JPEG\n"
+    )
     few, drawn = semi.few(made, train, 0.01, SEMI[0.01].file)
     assert list(few.names) == ["n01/n01_2.JPEG", "n02/n02_3.JPEG"] and few.labels.tolist() == [0, 1]
     assert drawn == "imagenet_subsets/1percent.txt"
@@ -155,12 +178,14 @@ def test_imagenets_few_labels_are_those_of_simclrs_list(tmp_path):
 def test_a_list_that_is_not_there_or_does_not_fit_is_explained(tmp_path):
     made, _ = imagenet(tmp_path)
     with pytest.raises(
-        FileNotFoundError, match=r"put imagenet_subsets/10percent.txt of github.com/google-research/simcl"
+        FileNotFoundError,
+        match=r"put imagenet_subsets/10percent.txt of github.com/google-research/simcl",
     ):
         run(made, 0.1)
     (tmp_path / "imagenet_subsets" / "10percent.txt").write_text("n02_3.JPEG\nn09_9.JPEG\n")
     with pytest.raises(
-        ValueError, match=r"1 of the 2 images of .*10percent.txt are not in the train split, the first: n09"
+        ValueError,
+        match=r"1 of the 2 images of .*10percent.txt are not in the train split, the first: n09",
     ):
         run(made, 0.1)
     (tmp_path / "imagenet_subsets" / "10percent.txt").write_text("\n")
@@ -176,14 +201,22 @@ def test_what_is_refused():
         run(task(), 0.5)
     with pytest.raises(ValueError, match=r"lies in \(0, 1\], but is 2"):
         run(task(), 2.0, QUICK)
-    gap = replace(bright(), train=Memory(bright().train.images, bright().train.labels % 3, list("abcd")))
+    gap = replace(
+        bright(), train=Memory(bright().train.images, bright().train.labels % 3, list("abcd"))
+    )
     with pytest.raises(ValueError, match="class 3 of 4 has no train image"):
         run(task(gap), 0.1)
-    several = replace(bright(), train=Memory(bright().train.images, torch.ones(64, 4, dtype=torch.int64)))
+    several = replace(
+        bright(), train=Memory(bright().train.images, torch.ones(64, 4, dtype=torch.int64))
+    )
     with pytest.raises(ValueError, match="a softmax classifier needs one"):
         run(task(several), 0.1)
     with pytest.raises(ValueError, match="not finite: a rate of 1e"):
-        run(task(backbone=nn.Sequential(Levels(1e20), nn.Linear(24, 16))), 0.5, replace(QUICK, classifier=1e35))
+        run(
+            task(backbone=nn.Sequential(Levels(1e20), nn.Linear(24, 16))),
+            0.5,
+            replace(QUICK, classifier=1e35),
+        )
 
 
 @pytest.mark.parametrize("name", ["semi-1", "semi-10"])
@@ -191,5 +224,11 @@ def test_end_to_end(name):
     result = PROTOCOLS[name].run(task(bright(1000, 100), backbone=Net()))
     assert result.n == 100 and result.unit == "% top-1" and result.epoch == "last"
     share = {"semi-1": 0.01, "semi-10": 0.1}[name]
-    assert (result.settings["share"], result.settings["images"]) == (share, round(1000 * share / 4) * 4)
-    assert result.settings["batch"] == result.settings["images"] and "not stated" in result.settings["chosen"]
+    assert (result.settings["share"], result.settings["images"]) == (
+        share,
+        round(1000 * share / 4) * 4,
+    )
+    assert (
+        result.settings["batch"] == result.settings["images"]
+        and "not stated" in result.settings["chosen"]
+    )

@@ -29,7 +29,10 @@ def by_definition(scores, truth):
     for threshold in sorted(set(scores)):
         taken = [one > 0 for score, one in zip(scores, truth, strict=True) if score >= threshold]
         curve.append((sum(taken), sum(taken) / len(taken)))
-    best = [max(precision for hits, precision in curve if hits >= need) for need in range(1, positives + 1)]
+    best = [
+        max(precision for hits, precision in curve if hits >= need)
+        for need in range(1, positives + 1)
+    ]
     return sum(best) / positives
 
 
@@ -37,9 +40,13 @@ def by_definition(scores, truth):
 @pytest.mark.parametrize("seed", range(5))
 def test_average_precision_is_its_definition(seed, levels):
     chance = np.random.default_rng(seed)
-    scores = chance.normal(size=60) if levels is None else chance.integers(levels, size=60).astype(float)
+    scores = (
+        chance.normal(size=60) if levels is None else chance.integers(levels, size=60).astype(float)
+    )
     truth = (chance.random(60) < 0.2).astype(int)
-    assert average_precision(scores, truth) == pytest.approx(by_definition(scores, truth), abs=1e-12)
+    assert average_precision(scores, truth) == pytest.approx(
+        by_definition(scores, truth), abs=1e-12
+    )
     shuffled = chance.permutation(60)
     assert average_precision(scores[shuffled], truth[shuffled]) == average_precision(scores, truth)
 
@@ -64,7 +71,9 @@ def test_average_precision_is_scikit_learns_under_the_envelope(seed):
 def test_average_precision_at_its_ends():
     assert average_precision(np.array([3.0, 2, 1, 0]), np.array([1, 1, 0, 0])) == 1
     assert average_precision(np.array([0.0, 1, 2, 3]), np.array([1, 0, 0, 0])) == 0.25
-    assert average_precision(np.zeros(10), np.arange(10) < 3) == pytest.approx(0.3)  # one score for all is no ranking
+    assert average_precision(np.zeros(10), np.arange(10) < 3) == pytest.approx(
+        0.3
+    )  # one score for all is no ranking
     assert np.isnan(average_precision(np.zeros(4), np.zeros(4))) and np.isnan(
         average_precision(np.zeros(0), np.zeros(0))
     )
@@ -76,7 +85,9 @@ def test_average_precision_at_its_ends():
 def features(n=90, d=8, seed=0):
     chance = np.random.default_rng(seed)
     sign = np.where(chance.random(n) < 0.3, 1, -1)
-    return normal(torch.from_numpy(chance.normal(size=(n, d)) + 0.7 * sign[:, None] * (np.arange(d) < 3))), sign
+    return normal(
+        torch.from_numpy(chance.normal(size=(n, d)) + 0.7 * sign[:, None] * (np.arange(d) < 3))
+    ), sign
 
 
 def test_costs_are_judged_as_scikit_learn_cross_validates():
@@ -87,13 +98,20 @@ def test_costs_are_judged_as_scikit_learn_cross_validates():
     found = choose(x, sign, FEW, seed=4)
 
     def peer(cost):
-        return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, dual=True, tol=1e-4, max_iter=2000, random_state=4)
+        return LinearSVC(
+            C=cost, class_weight={1: 2, -1: 1}, dual=True, tol=1e-4, max_iter=2000, random_state=4
+        )
 
-    expected = [cross_val_score(peer(cost), x, sign, cv=3, scoring="average_precision").mean() for cost in FEW]
+    expected = [
+        cross_val_score(peer(cost), x, sign, cv=3, scoring="average_precision").mean()
+        for cost in FEW
+    ]
     assert found.scores == pytest.approx(expected, abs=1e-12) and len(set(expected)) > 1
     assert found.cost == FEW[int(np.argmax(expected))]
     whole = peer(found.cost).fit(x, sign)
-    assert np.allclose(found.weight, whole.coef_[0]) and np.allclose(found.bias, whole.intercept_[0])
+    assert np.allclose(found.weight, whole.coef_[0]) and np.allclose(
+        found.bias, whole.intercept_[0]
+    )
 
 
 def test_the_weight_is_the_minimum_with_positives_counted_twice():
@@ -102,11 +120,16 @@ def test_the_weight_is_the_minimum_with_positives_counted_twice():
     one = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], 1)
     theta = torch.zeros(x.shape[1] + 1, dtype=torch.float64, requires_grad=True)
     weight = torch.where(sign > 0, 2.0, 1.0)
-    search = torch.optim.LBFGS([theta], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+    search = torch.optim.LBFGS(
+        [theta], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe"
+    )
 
     def loss():
         search.zero_grad()
-        value = 10 * (weight * (1 - sign * (one @ theta)).clamp(min=0) ** 2).sum() + (theta**2).sum() / 2
+        value = (
+            10 * (weight * (1 - sign * (one @ theta)).clamp(min=0) ** 2).sum()
+            + (theta**2).sum() / 2
+        )
         value.backward()
         return value
 
@@ -117,7 +140,9 @@ def test_the_weight_is_the_minimum_with_positives_counted_twice():
 
 def test_features_have_length_one():
     x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [3e-5, 4e-5]])
-    assert np.allclose(normal(x), [[0.6 / (1 + 2e-6), 0.8 / (1 + 2e-6)], [0, 0], [0.5, 2 / 3]], atol=1e-3)
+    assert np.allclose(
+        normal(x), [[0.6 / (1 + 2e-6), 0.8 / (1 + 2e-6)], [0, 0], [0.5, 2 / 3]], atol=1e-3
+    )
     assert normal(x).dtype == np.float64
 
 
@@ -139,7 +164,11 @@ def scenes(train=90, test=60, classes=4, difficult=0.0, seed=0):
     parts = []
     for n in (train, test):
         there = torch.rand(n, classes, generator=chance) < 0.3
-        quarters = 90 + 60 * there.float().view(n, 1, 2, 2) + 45 * torch.randn(n, 3, 2, 2, generator=chance)
+        quarters = (
+            90
+            + 60 * there.float().view(n, 1, 2, 2)
+            + 45 * torch.randn(n, 3, 2, 2, generator=chance)
+        )
         images = nn.functional.interpolate(quarters, scale_factor=4).clamp(0, 255).to(torch.uint8)
         hidden = torch.rand(n, classes, generator=chance) < difficult
         parts.append(Memory(images, torch.where(hidden, -1, there.long()), ["a", "b", "c", "d"]))
@@ -166,7 +195,11 @@ def test_the_value_is_the_mean_over_classes_of_naive_svms():
     for place, name in enumerate("abcd"):
         y, truth = splits.train.labels[:, place].numpy(), splits.test.labels[:, place].numpy()
         peer = LinearSVC(
-            C=found.more["cost"][name], class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0
+            C=found.more["cost"][name],
+            class_weight={1: 2, -1: 1},
+            dual=True,
+            max_iter=2000,
+            random_state=0,
         )
         scores = peer.fit(x, np.where(y == 1, 1, -1)).decision_function(probe)
         precisions.append(100 * by_definition(scores[truth >= 0], truth[truth >= 0]))
@@ -189,7 +222,9 @@ def test_difficult_images_are_not_judged():
     fewer = Memory(splits.test.images[judged], splits.test.labels[judged], splits.test.classes)
     again = voc(replace(splits, test=fewer)).more["average precision"]
     assert again["b"] == found["b"] and again["a"] != found["a"]
-    absent = voc(relabelled(splits, "test", splits.test.labels.clamp(min=0))).more["average precision"]
+    absent = voc(relabelled(splits, "test", splits.test.labels.clamp(min=0))).more[
+        "average precision"
+    ]
     assert absent["b"] != found["b"]
 
 
@@ -213,7 +248,8 @@ def test_the_same_seed_gives_the_same_result_and_another_other_samples():
     splits = scenes()
     assert voc(splits) == voc(splits) and lowshot(splits) == lowshot(splits)
     assert (
-        lowshot_svm(task(splits, Weighed(), seed=1), costs=FEW, shots=(1,)).value != lowshot(splits, shots=(1,)).value
+        lowshot_svm(task(splits, Weighed(), seed=1), costs=FEW, shots=(1,)).value
+        != lowshot(splits, shots=(1,)).value
     )
 
 
@@ -254,7 +290,9 @@ def test_a_sample_has_k_images_with_the_class_and_k_times_the_others_without():
     yes, no = drawn(label, 5, 4, (0, 1, 2))
     assert len(set(yes)) == 5 and (label[yes] == 1).all()
     assert len(set(no)) == 15 and (label[no] == 0).all()
-    assert all((a == b).all() for a, b in zip(drawn(label, 5, 4, (0, 1, 2)), (yes, no), strict=True))
+    assert all(
+        (a == b).all() for a, b in zip(drawn(label, 5, 4, (0, 1, 2)), (yes, no), strict=True)
+    )
     for other in ((1, 1, 2), (0, 2, 2), (0, 1, 3)):  # another seed, sample or class
         assert set(drawn(label, 5, 4, other)[0]) != set(yes)
 
@@ -272,20 +310,30 @@ def test_few_images_are_the_naive_loop():
         for c, cost in enumerate(FEW):
             for place in range(4):
                 picked = np.concatenate(drawn(train[:, place], 2, 4, (0, sample, place)))
-                peer = LinearSVC(C=cost, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
+                peer = LinearSVC(
+                    C=cost, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0
+                )
                 peer.fit(x[picked], np.where(train[picked, place] == 1, 1, -1))
                 rest = [i for i in range(len(x)) if i not in picked and train[i, place] >= 0]
                 judged = test[:, place] >= 0
-                table[0, sample, c, place] = by_definition(peer.decision_function(x[rest]), train[rest, place])
-                table[1, sample, c, place] = by_definition(peer.decision_function(probe[judged]), test[judged, place])
+                table[0, sample, c, place] = by_definition(
+                    peer.decision_function(x[rest]), train[rest, place]
+                )
+                table[1, sample, c, place] = by_definition(
+                    peer.decision_function(probe[judged]), test[judged, place]
+                )
     for sample in range(5):
         rest, tested, _ = svm.sampled(x, train, probe, test, 2, FEW, (0, sample))
-        assert np.allclose(rest, table[0, sample].mean(1)) and np.allclose(tested, table[1, sample].mean(1))
+        assert np.allclose(rest, table[0, sample].mean(1)) and np.allclose(
+            tested, table[1, sample].mean(1)
+        )
     rest, tested = 100 * table.mean(3)
     best = int(np.argmax(rest.mean(0)))
     assert found.value == pytest.approx(tested[:, best].mean(), abs=1e-6)
     entry = found.more["k=2"]
-    assert entry["cost"] == FEW[best] and entry["std"] == pytest.approx(tested[:, best].std(), abs=1e-6)
+    assert entry["cost"] == FEW[best] and entry["std"] == pytest.approx(
+        tested[:, best].std(), abs=1e-6
+    )
     assert found.more["cost chosen on test"] == pytest.approx(tested.mean(0).max(), abs=1e-6)
 
 
@@ -306,7 +354,10 @@ def test_test_images_choose_no_cost_for_few_images():
 
 def test_samples_larger_than_a_class_are_left_out():
     found = lowshot(bright(train=20, test=20), shots=(1, 4, 5, 6))  # five images of each class
-    assert found.settings["k"] == [1, 4] and found.more["left out"] == [5, 6]  # at 5 none is left to choose a cost by
+    assert found.settings["k"] == [1, 4] and found.more["left out"] == [
+        5,
+        6,
+    ]  # at 5 none is left to choose a cost by
 
 
 # Wrong input
@@ -315,7 +366,10 @@ WRONG = {
     "no labels": (lambda s: relabelled(s, "train", None), "no labels"),
     "no test images": (lambda s: replace(s, test=None), "no test split"),
     "no positives": (lambda s: relabelled(s, "train", torch.zeros_like(s.train.labels)), "scenes"),
-    "nothing but positives": (lambda s: relabelled(s, "train", torch.ones_like(s.train.labels)), "scenes"),
+    "nothing but positives": (
+        lambda s: relabelled(s, "train", torch.ones_like(s.train.labels)),
+        "scenes",
+    ),
 }
 
 

@@ -33,7 +33,10 @@ def test_every_name_builds_and_states_its_width(name):
 def test_wider_resnet_50_has_the_sizes_of_eqcos_table_7():
     """Every layer is twice or four times as wide: 94 and 375 million weights (SimCLR's table B.1: 94, 375)."""
     with torch.device("meta"):
-        millions = [sum(p.numel() for p in backbone(f"resnet50{x}").parameters()) / 1e6 for x in ("", "x2", "x4")]
+        millions = [
+            sum(p.numel() for p in backbone(f"resnet50{x}").parameters()) / 1e6
+            for x in ("", "x2", "x4")
+        ]
     assert [round(m) for m in millions] == [24, 94, 375]
 
 
@@ -74,7 +77,11 @@ def test_a_module_that_states_its_width_is_taken_as_it_is_only_where_it_returns_
 
 @pytest.mark.parametrize(
     ("name", "classifier", "features"),
-    [("resnet18", "fc", 512), ("mobilenet_v3_small", "classifier", 576), ("convnext_tiny", "classifier", 768)],
+    [
+        ("resnet18", "fc", 512),
+        ("mobilenet_v3_small", "classifier", 576),
+        ("convnext_tiny", "classifier", 768),
+    ],
 )
 def test_a_torchvision_model_loses_its_classifier_only_inside(name, classifier, features):
     theirs = getattr(torchvision.models, name)()
@@ -135,12 +142,29 @@ def kinds(head):
 def test_heads_of_the_papers():
     assert kinds(mlp([8, 3])) == ["Linear"]
     assert kinds(mlp([8, 8, 3])) == ["Linear", "ReLU", "Linear"]
-    assert kinds(mlp([8, 8, 3], norm="batch", last_norm=True)) == ["Linear", "BatchNorm", "ReLU", "Linear", "BatchNorm"]
+    assert kinds(mlp([8, 8, 3], norm="batch", last_norm=True)) == [
+        "Linear",
+        "BatchNorm",
+        "ReLU",
+        "Linear",
+        "BatchNorm",
+    ]
     assert kinds(mlp([8, 8, 3], norm="layer")) == ["Linear", "LayerNorm", "ReLU", "Linear"]
     assert kinds(mlp([8, 8, 3], norm="weight")) == ["StandardLinear", "ReLU", "StandardLinear"]
-    simsiam = mlp([8, 8, 8, 3], norm="batch", last_norm=True, last_affine=False, hidden_bias=False, last_bias=False)
+    simsiam = mlp(
+        [8, 8, 8, 3],
+        norm="batch",
+        last_norm=True,
+        last_affine=False,
+        hidden_bias=False,
+        last_bias=False,
+    )
     assert all(layer.bias is None for layer in simsiam if isinstance(layer, nn.Linear))
-    assert [layer.weight is None for layer in simsiam if isinstance(layer, BatchNorm)] == [False, False, True]
+    assert [layer.weight is None for layer in simsiam if isinstance(layer, BatchNorm)] == [
+        False,
+        False,
+        True,
+    ]
     assert abs(mlp([400, 400], std=0.01)[0].weight.std() - 0.01) < 1e-3
 
 

@@ -27,7 +27,10 @@ def test_one_group_is_torchs_batch_norm(double, shape):
 def test_groups_are_chunks_normalised_apart(double, memory):
     layer, plain = BatchNorm(5, groups=4), nn.BatchNorm2d(5)
     for norm in (layer, plain):
-        norm.weight.data.copy_(torch.linspace(0.5, 2, 5)), norm.bias.data.copy_(torch.linspace(-1, 1, 5))
+        (
+            norm.weight.data.copy_(torch.linspace(0.5, 2, 5)),
+            norm.bias.data.copy_(torch.linspace(-1, 1, 5)),
+        )
     x = torch.randn(8, 5, 3, 3).to(memory_format=memory).requires_grad_()
     out = layer(x)
     expected = torch.cat([plain(part) for part in x.chunk(4)])
@@ -53,7 +56,9 @@ def test_running_statistics_are_the_mean_over_groups(double):
     x = torch.randn(8, 5)
     layer(x)
     assert torch.allclose(layer.running_mean, x.mean(0))
-    assert torch.allclose(layer.running_var, torch.stack([part.var(0) for part in x.chunk(2)]).mean(0))
+    assert torch.allclose(
+        layer.running_var, torch.stack([part.var(0) for part in x.chunk(2)]).mean(0)
+    )
     assert layer.num_batches_tracked == 1
 
 
@@ -61,11 +66,14 @@ def test_half_precision_keeps_float32_statistics():
     layer = BatchNorm(5, groups=2)
     x = 200 + torch.randn(8, 5, 16, 16)  # squares overflow float16
     out = layer(x.half())
-    assert out.dtype == torch.float16 and torch.allclose(out.float(), layer(x.half().float()), atol=2e-2)
+    assert out.dtype == torch.float16 and torch.allclose(
+        out.float(), layer(x.half().float()), atol=2e-2
+    )
 
 
 @pytest.mark.parametrize(
-    ("groups", "batch", "expected"), [(8, 256, 8), (8, 16, 8), (8, 12, 6), (8, 7, 1), (8, 15, 5), (1, 64, 1)]
+    ("groups", "batch", "expected"),
+    [(8, 256, 8), (8, 16, 8), (8, 12, 6), (8, 7, 1), (8, 15, 5), (1, 64, 1)],
 )
 def test_a_small_batch_has_as_many_groups_as_leave_two_images_each(groups, batch, expected):
     assert local_groups(groups, batch) == expected
@@ -78,7 +86,9 @@ def test_converting_keeps_weights_statistics_and_names():
     convert(net, 2)
     assert isinstance(net.bn, BatchNorm) and net.bn.groups == 2
     after = net.state_dict()
-    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert before.keys() == after.keys() and all(
+        torch.equal(before[name], after[name]) for name in before
+    )
 
 
 def test_a_converted_layer_is_the_same_weights_also_where_two_parents_share_it():
@@ -105,32 +115,47 @@ def twin_of(groups, shuffle, joint=False):
 
 
 def test_shuffling_with_one_group_changes_nothing(double):
-    images, owner = [torch.randn(8, 3, 8, 8)], torch.arange(8)
+    images, image_ids = [torch.randn(8, 3, 8, 8)], torch.arange(8)
     plain, mixed = twin_of(1, False), twin_of(1, True)
     key = rng.key("a")
-    assert (plain(images, [], owner, key)[0] - mixed(images, [], owner, key)[0]).abs().max() < 1e-12
+    assert (
+        plain(images, [], image_ids, key)[0] - mixed(images, [], image_ids, key)[0]
+    ).abs().max() < 1e-12
 
 
 def test_shuffled_groups_mix_the_batch_and_return_each_image_to_its_place(double):
-    images, owner = torch.randn(8, 3, 8, 8), torch.arange(8)
+    images, image_ids = torch.randn(8, 3, 8, 8), torch.arange(8)
     twin, key = twin_of(2, True), rng.key("a")
-    out = twin([images], [], owner, key)[0]
-    order = torch.argsort(rng.fold(rng.fold(rng.fold(key, 0), torch.zeros(1, dtype=torch.int64)), owner))
-    assert set(order[:4].tolist()) not in ({0, 1, 2, 3}, {4, 5, 6, 7})  # else the groups would be the plain ones
+    out = twin([images], [], image_ids, key)[0]
+    order = torch.argsort(
+        rng.fold(rng.fold(rng.fold(key, 0), torch.zeros(1, dtype=torch.int64)), image_ids)
+    )
+    assert set(order[:4].tolist()) not in (
+        {0, 1, 2, 3},
+        {4, 5, 6, 7},
+    )  # else the groups would be the plain ones
     expected = torch.empty_like(out)
     for group in order.chunk(2):
-        expected[group] = twin_of(1, False)([images[group]], [], owner[group], key)[0]
+        expected[group] = twin_of(1, False)([images[group]], [], image_ids[group], key)[0]
     assert (out - expected).abs().max() < 1e-12
 
 
 def test_a_new_step_draws_a_new_order(double):
-    images, owner, twin = [torch.randn(8, 3, 8, 8)], torch.arange(8), twin_of(2, True)
-    assert not torch.allclose(twin(images, [], owner, rng.key(1))[0], twin(images, [], owner, rng.key(2))[0])
+    images, image_ids, twin = [torch.randn(8, 3, 8, 8)], torch.arange(8), twin_of(2, True)
+    assert not torch.allclose(
+        twin(images, [], image_ids, rng.key(1))[0], twin(images, [], image_ids, rng.key(2))[0]
+    )
 
 
 def test_joint_views_share_statistics_and_separate_ones_do_not(double):
-    images, owner, key = [torch.randn(8, 3, 8, 8), 3 + torch.randn(8, 3, 8, 8)], torch.arange(8), rng.key(0)
-    joint = torch.cat(twin_of(1, False, joint=True)(images, [], owner, key))
-    assert (joint - twin_of(1, False)([torch.cat(images)], [], torch.arange(16), key)[0]).abs().max() < 1e-12
-    apart = torch.cat(twin_of(1, False)(images, [], owner, key))
+    images, image_ids, key = (
+        [torch.randn(8, 3, 8, 8), 3 + torch.randn(8, 3, 8, 8)],
+        torch.arange(8),
+        rng.key(0),
+    )
+    joint = torch.cat(twin_of(1, False, joint=True)(images, [], image_ids, key))
+    assert (
+        joint - twin_of(1, False)([torch.cat(images)], [], torch.arange(16), key)[0]
+    ).abs().max() < 1e-12
+    apart = torch.cat(twin_of(1, False)(images, [], image_ids, key))
     assert (joint - apart).abs().max() > 1e-2

@@ -45,7 +45,10 @@ def prefixed(state, prefix):
 def test_a_backbone_comes_back_to_the_bit(tmp_path, memory):
     net = slim().to(memory_format=memory)
     weights.write(net, tmp_path / "b.safetensors")
-    assert equal(weights.read(tmp_path / "b.safetensors"), {k: v.contiguous() for k, v in net.state_dict().items()})
+    assert equal(
+        weights.read(tmp_path / "b.safetensors"),
+        {k: v.contiguous() for k, v in net.state_dict().items()},
+    )
 
 
 def test_a_wrapped_network_is_written_under_its_own_names(tmp_path):
@@ -73,9 +76,14 @@ LAYOUTS = {
             **prefixed({name: value * 0 for name, value in s.items()}, "module.encoder_k."),
             "module.queue": torch.ones(2, 2),
         },
-        "optimizer": {"state": {0: {"momentum_buffer": torch.ones(2)}}, "param_groups": [{"lr": 0.03}]},
+        "optimizer": {
+            "state": {0: {"momentum_buffer": torch.ones(2)}},
+            "param_groups": [{"lr": 0.03}],
+        },
     },
-    "simsiam": lambda s: {"state_dict": {**prefixed(s, "module.encoder."), "module.predictor.0.weight": torch.ones(2)}},
+    "simsiam": lambda s: {
+        "state_dict": {**prefixed(s, "module.encoder."), "module.predictor.0.weight": torch.ones(2)}
+    },
     "lightning": lambda s: {
         "pytorch-lightning_version": "2.5",
         "hyper_parameters": {"lr": 0.1},
@@ -86,11 +94,20 @@ LAYOUTS = {
             "projector.0.weight": torch.ones(2, 2),
         },
     },
-    "vissl": lambda s: {"classy_state_dict": {"base_model": {"model": {"trunk": prefixed(s, "_feature_blocks.")}}}},
-    "average": lambda s: {"state_dict": s, "state_dict_ema": {name: value * 0 for name, value in s.items()}},
+    "vissl": lambda s: {
+        "classy_state_dict": {"base_model": {"model": {"trunk": prefixed(s, "_feature_blocks.")}}}
+    },
+    "average": lambda s: {
+        "state_dict": s,
+        "state_dict_ema": {name: value * 0 for name, value in s.items()},
+    },
     "teacher alone": lambda s: {"teacher": prefixed(s, "backbone.")},
-    "half precision": lambda s: {name: v.half() if v.is_floating_point() else v for name, v in s.items()},
-    "before 2019": lambda s: {name: value for name, value in s.items() if "num_batches" not in name},
+    "half precision": lambda s: {
+        name: v.half() if v.is_floating_point() else v for name, v in s.items()
+    },
+    "before 2019": lambda s: {
+        name: value for name, value in s.items() if "num_batches" not in name
+    },
 }
 
 
@@ -106,7 +123,10 @@ def test_the_network_is_found_wherever_a_file_has_it(tmp_path, layout, suffix):
         torch.save(state, path)
     weights.start(ours, SLIM, str(path))
     if layout == "half precision":
-        assert all(torch.equal(v, theirs.state_dict()[k].half().to(v)) for k, v in ours.state_dict().items())
+        assert all(
+            torch.equal(v, theirs.state_dict()[k].half().to(v))
+            for k, v in ours.state_dict().items()
+        )
     else:
         assert equal(ours.state_dict(), theirs.state_dict())
 
@@ -142,18 +162,42 @@ def without(state, *names):
 
 
 REFUSED = {
-    "lacks": (lambda s: without(s, "layer4.0.bn2.bias", "bn1.bias"), "lacks 2 of the backbone's tensors, .* bn1.bias"),
-    "extra": (lambda s: s | {"projector.0.weight": torch.ones(2)}, "holds 1 tensors .* the first: projector.0.weight"),
-    "deeper": (lambda s: s | {"layer4.1.conv1.weight": torch.ones(2)}, "holds 1 tensors .*: layer4.1.conv1.weight"),
-    "stem": (lambda s: s | {"conv1.weight": torch.ones(16, 3, 7, 7)}, r"stem differs: .*16, 3, 7, 7.*16, 3, 3, 3"),
-    "channels": (lambda s: s | {"conv1.weight": torch.ones(16, 1, 3, 3)}, r"stem differs: .*16, 1, 3, 3.*16, 3, 3, 3"),
-    "shape": (lambda s: s | {"bn1.bias": torch.ones(32)}, r"1 tensors .* other shapes, .*bn1.bias \(32\).*\(16\)"),
+    "lacks": (
+        lambda s: without(s, "layer4.0.bn2.bias", "bn1.bias"),
+        "lacks 2 of the backbone's tensors, .* bn1.bias",
+    ),
+    "extra": (
+        lambda s: s | {"projector.0.weight": torch.ones(2)},
+        "holds 1 tensors .* the first: projector.0.weight",
+    ),
+    "deeper": (
+        lambda s: s | {"layer4.1.conv1.weight": torch.ones(2)},
+        "holds 1 tensors .*: layer4.1.conv1.weight",
+    ),
+    "stem": (
+        lambda s: s | {"conv1.weight": torch.ones(16, 3, 7, 7)},
+        r"stem differs: .*16, 3, 7, 7.*16, 3, 3, 3",
+    ),
+    "channels": (
+        lambda s: s | {"conv1.weight": torch.ones(16, 1, 3, 3)},
+        r"stem differs: .*16, 1, 3, 3.*16, 3, 3, 3",
+    ),
+    "shape": (
+        lambda s: s | {"bn1.bias": torch.ones(32)},
+        r"1 tensors .* other shapes, .*bn1.bias \(32\).*\(16\)",
+    ),
     "numbers": (lambda s: s | {"bn1.bias": torch.full((16,), torch.nan)}, "not numbers"),
-    "other network": (lambda s: {"patch_embed.proj.weight": torch.ones(3)}, "nothing in it is called conv1.weight"),
+    "other network": (
+        lambda s: {"patch_embed.proj.weight": torch.ones(3)},
+        "nothing in it is called conv1.weight",
+    ),
     "two": (lambda s: {"a": s, "b": s}, "2 such backbones, under a. and b."),
     "list": (lambda s: list(s.values()), "holds a list, not a state dict"),
     "empty": (lambda s: {}, "no such backbone"),
-    "code": (lambda s: s | {"args": argparse.Namespace(lr=1)}, "not trusted: save its state_dict alone"),
+    "code": (
+        lambda s: s | {"args": argparse.Namespace(lr=1)},
+        "not trusted: save its state_dict alone",
+    ),
 }
 
 
@@ -207,7 +251,8 @@ def test_torchvisions_weights_without_a_network_say_where_to_put_them(tmp_path, 
     monkeypatch.setattr(urllib.request, "urlopen", unreachable)
     monkeypatch.setattr(torch.hub, "urlopen", unreachable)
     with pytest.raises(
-        ValueError, match=r"could not be fetched .*no route to host.*where there is no network, put http"
+        ValueError,
+        match=r"could not be fetched .*no route to host.*where there is no network, put http",
     ):
         weights.start(backbone("resnet18"), "resnet18", "torchvision")
 
@@ -246,11 +291,19 @@ def test_a_network_is_opened_again_whatever_its_layers_are_called(tmp_path, chan
     net = Backwards(channels)
     pixels = torch.randint(0, 256, (40, channels, 16, 16), dtype=torch.uint8)
     data = [(image, 0) for image in pixels]
-    asked = {"epochs": 1, "batch": 16, "overrides": {"views.size": 16, "views.scale": [0.5, 1.0]}, "quiet": True}
-    run = antipode.pretrain(method="simclr", data=Listed(data), backbone=net, out=tmp_path / "run", **asked)
+    asked = {
+        "epochs": 1,
+        "batch": 16,
+        "overrides": {"views.size": 16, "views.scale": [0.5, 1.0]},
+        "quiet": True,
+    }
+    run = antipode.pretrain(
+        method="simclr", data=Listed(data), backbone=net, out=tmp_path / "run", **asked
+    )
     found = antipode.load_backbone(run)
     assert all(
-        torch.equal(a, b) for a, b in zip(net.state_dict().values(), found.net.state_dict().values(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(net.state_dict().values(), found.net.state_dict().values(), strict=True)
     )
     assert len(antipode.embed(run, Listed(data)).x) == 40
     assert antipode.analyse(run, ["spectrum"], data=Listed(data))["run"]["spectrum"]["values"]
@@ -267,7 +320,9 @@ def test_a_named_network_takes_the_channels_that_its_own_first_layer_has():
 def test_a_network_of_timm_is_opened_again():
     pytest.importorskip("timm")
     for channels in (1, 3):
-        kept = dict(sorted(weights.tensors(backbone("timm:convnext_atto", channels=channels)).items()))
+        kept = dict(
+            sorted(weights.tensors(backbone("timm:convnext_atto", channels=channels)).items())
+        )
         net, found = weights.reopened(kept, "timm:convnext_atto", None)
         weights.fit(weights.bare(net), kept, "kept")
         assert found == channels

@@ -88,8 +88,14 @@ SETTINGS = {
     "sources.x=1": "no section 'sources'",
 }
 CALLS = {
-    "an unknown method of a recipe": (lambda: resolve("cifar10.dlc"), "did you mean 'cifar10.dcl'?"),
-    "an unknown data set of a recipe": (lambda: resolve("cifar11.dcl"), "did you mean 'cifar10.dcl'?"),
+    "an unknown method of a recipe": (
+        lambda: resolve("cifar10.dlc"),
+        "did you mean 'cifar10.dcl'?",
+    ),
+    "an unknown data set of a recipe": (
+        lambda: resolve("cifar11.dcl"),
+        "did you mean 'cifar10.dcl'?",
+    ),
     "a recipe that is none": (lambda: resolve("nonsense"), "dataset.method, a method or a file"),
     "an empty name": (lambda: resolve(""), "there is no recipe"),
     "a number for a recipe": (lambda: resolve(7), "not int"),
@@ -98,19 +104,37 @@ CALLS = {
     "a file that is not there": (lambda: resolve("no/such.json"), "there is no recipe file"),
     "a section that is a number": (lambda: resolve({"train": 5}), "holds keys and values"),
     "a section that is none": (lambda: resolve({"trains": {}}), "did you mean 'train'?"),
-    "a group that is a number": (lambda: resolve({"optim": {"network": 3}}), "holds keys and values"),
-    "a rate outside its group": (lambda: resolve({"optim": {"lr": 3}}), "did you mean 'optim.network.lr'?"),
+    "a group that is a number": (
+        lambda: resolve({"optim": {"network": 3}}),
+        "holds keys and values",
+    ),
+    "a rate outside its group": (
+        lambda: resolve({"optim": {"lr": 3}}),
+        "did you mean 'optim.network.lr'?",
+    ),
     "a name that is a number": (lambda: resolve({"data": {"name": 5}}), "data.name is a text"),
     "sources that are a number": (lambda: resolve({"sources": 3}), "texts by key"),
-    "one text for all settings": (lambda: resolve(overrides="train.epochs=5"), "a list of section.key=value"),
-    "a setting given twice": (lambda: resolve(overrides=["train.seed=1", "train.seed=2"]), "set twice"),
+    "one text for all settings": (
+        lambda: resolve(overrides="train.epochs=5"),
+        "a list of section.key=value",
+    ),
+    "a setting given twice": (
+        lambda: resolve(overrides=["train.seed=1", "train.seed=2"]),
+        "set twice",
+    ),
     "a flag and a setting": (
         lambda: resolve(flags={"train.epochs": 5}, overrides=["train.epochs=6"]),
         "5 by --epochs and 6 by --set",
     ),
     "a key that is a number": (lambda: resolve(overrides={3: 4}), "names no section and key"),
-    "a list for a number": (lambda: resolve(overrides={"train.epochs": [1]}), "a whole number at least 1"),
-    "another method for a paper's recipe": (lambda: resolve("cifar10.dcl-paper", method="byol"), "is one for dcl"),
+    "a list for a number": (
+        lambda: resolve(overrides={"train.epochs": [1]}),
+        "a whole number at least 1",
+    ),
+    "another method for a paper's recipe": (
+        lambda: resolve("cifar10.dcl-paper", method="byol"),
+        "is one for dcl",
+    ),
     "another method for a recipe of one's own": (
         lambda: resolve({"method": {"name": "dcl", "tau": 0.2}}, method="byol"),
         "is one for dcl",
@@ -125,7 +149,9 @@ CALLS = {
     ),
     "odd views": (lambda: resolve("shapes.msbreg", overrides=["method.views=3"]), "even"),
     "a stem for timm": (
-        lambda: resolve(overrides=["backbone.name=timm:vit_tiny_patch16_224", "backbone.stem=small"]),
+        lambda: resolve(
+            overrides=["backbone.name=timm:vit_tiny_patch16_224", "backbone.stem=small"]
+        ),
         "has its own",
     ),
     "Nesterov without momentum": (
@@ -156,11 +182,17 @@ def test_a_wrong_call_is_refused_in_one_sentence(name):
 
 
 def test_a_file_that_is_no_recipe_is_refused(tmp_path):
-    for text, part in (("{", "is not JSON"), ("[1]", "not a list"), ('{"train": {"epoch": 1}}', "'epochs'")):
+    for text, part in (
+        ("{", "is not JSON"),
+        ("[1]", "not a list"),
+        ('{"train": {"epoch": 1}}', "'epochs'"),
+    ):
         (tmp_path / "r.json").write_text(text)
         assert part in refused(lambda: resolve(tmp_path / "r.json"))
     (tmp_path / "r.json").write_text('{"method": {"name": "dcl"}}')
-    assert "method.tau is missing" in refused(lambda: Recipe.read(tmp_path / "r.json"))  # the base has its default
+    assert "method.tau is missing" in refused(
+        lambda: Recipe.read(tmp_path / "r.json")
+    )  # the base has its default
 
 
 def test_an_argument_that_came_later_has_its_default_in_an_older_recipe(tmp_path):
@@ -193,19 +225,27 @@ def test_names_methods_and_flags_lead_to_one_recipe():
 def test_what_is_asked_for_wins_and_says_so():
     recipe = resolve(
         "cifar10.mocov2",
-        overrides=["method.queue=65536", "method.tau=0.07", "optim.network.clip=1", "data.root=2024"],
+        overrides=[
+            "method.queue=65536",
+            "method.tau=0.07",
+            "optim.network.clip=1",
+            "data.root=2024",
+        ],
         flags={"train.epochs": 7, "backbone.name": "resnet34", "train.seed": None},
     )
     assert recipe.method.arguments["queue"] == 65536 and recipe.optim["network"].clip == 1.0
     assert recipe.data.root == "2024"  # a text stays one, though it reads like a number
-    said = sources(recipe)
-    assert {said[key] for key in ("method.queue", "method.tau", "optim.network.clip", "data.root")} == {"--set"}
-    assert said["train.epochs"] == "--epochs" and said["backbone.name"] == "--backbone"
-    assert said["train.seed"] == "default"
+    output = sources(recipe)
+    assert {
+        output[key] for key in ("method.queue", "method.tau", "optim.network.clip", "data.root")
+    } == {"--set"}
+    assert output["train.epochs"] == "--epochs" and output["backbone.name"] == "--backbone"
+    assert output["train.seed"] == "default"
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("none", None), ("null", None), ("65536", 65536), ("1e4", 10000), (65536, 65536)]
+    ("text", "value"),
+    [("none", None), ("null", None), ("65536", 65536), ("1e4", 10000), (65536, 65536)],
 )
 def test_values_are_read_as_their_annotation_has_them(text, value):
     recipe = resolve("imagenet.dcl", overrides={"method.base": "mocov2", "method.queue": text})
@@ -214,11 +254,14 @@ def test_values_are_read_as_their_annotation_has_them(text, value):
 
 def test_lists_and_truths_are_read_from_texts():
     recipe = resolve(
-        "imagenet.mocov1", overrides=["optim.network.at=[30, 60]", "data.download=true", "views.scale=[0.1, 1]"]
+        "imagenet.mocov1",
+        overrides=["optim.network.at=[30, 60]", "data.download=true", "views.scale=[0.1, 1]"],
     )
     assert recipe.optim["network"].at == (30, 60)
     assert recipe.data.download is True and recipe.views.arguments["scale"] == (0.1, 1.0)
-    assert resolve("shapes.msbreg", overrides=["method.norm=none"]).method.arguments["norm"] == "none"
+    assert (
+        resolve("shapes.msbreg", overrides=["method.norm=none"]).method.arguments["norm"] == "none"
+    )
 
 
 def test_a_written_recipe_is_read_as_it_was(tmp_path):
@@ -232,16 +275,26 @@ def test_a_written_recipe_is_read_as_it_was(tmp_path):
 
 
 def test_a_partial_file_is_completed_and_named_as_the_source(tmp_path):
-    content = {"method": {"name": "mocov2", "tau": 0.1}, "data": {"name": "cifar10"}, "train": {"epochs": 3}}
+    content = {
+        "method": {"name": "mocov2", "tau": 0.1},
+        "data": {"name": "cifar10"},
+        "train": {"epochs": 3},
+    }
     (tmp_path / "mine.json").write_text(json.dumps(content))
     recipe = resolve(tmp_path / "mine.json")
     assert recipe.train.epochs == 3 and recipe.backbone.name == "resnet18"
-    said = sources(recipe)
-    assert said["method.tau"] == said["train.epochs"] == "mine.json" and said["method.queue"].startswith("ours")
+    output = sources(recipe)
+    assert output["method.tau"] == output["train.epochs"] == "mine.json" and output[
+        "method.queue"
+    ].startswith("ours")
 
 
 def test_what_follows_from_a_value_follows_its_change_in_a_file_too(tmp_path):
-    for name, method in (("imagenet.mocov1", "mocov1"), ("imagenet.jcl", "jcl"), ("cifar10.dcl-paper", "dcl")):
+    for name, method in (
+        ("imagenet.mocov1", "mocov1"),
+        ("imagenet.jcl", "jcl"),
+        ("cifar10.dcl-paper", "dcl"),
+    ):
         resolve(name).write(tmp_path / "recipe.json")
         shorter = resolve(tmp_path, flags={"train.epochs": 20})
         assert shorter == resolve(name, flags={"train.epochs": 20}), method
@@ -256,7 +309,10 @@ def test_what_follows_from_a_value_follows_its_change_in_a_file_too(tmp_path):
 def test_difference_names_what_changed_and_leaves_out_what_decides_nothing():
     old = resolve("cifar10.simclr")
     assert difference(old, old) == []
-    new = resolve("cifar10.simclr", overrides=["train.epochs=5", "method.hidden=64", "data.root=x", "train.keep=9"])
+    new = resolve(
+        "cifar10.simclr",
+        overrides=["train.epochs=5", "method.hidden=64", "data.root=x", "train.keep=9"],
+    )
     assert difference(old, new) == ["method.hidden: null -> 64", "train.epochs: 200 -> 5"]
     assert len(difference(old, new, ignore=())) == 4
     assert "optim.predictor.lr: nothing -> 0.12" in difference(old, resolve("cifar10.byol"))
@@ -266,7 +322,15 @@ def test_difference_names_what_changed_and_leaves_out_what_decides_nothing():
 def test_show_goes_by_section():
     rows = show(resolve("cifar10.adco"))
     order = [key.split(".")[0] for key, _, _ in rows]
-    assert list(dict.fromkeys(order)) == ["method", "backbone", "data", "views", "optim", "train", "monitor"]
+    assert list(dict.fromkeys(order)) == [
+        "method",
+        "backbone",
+        "data",
+        "views",
+        "optim",
+        "train",
+        "monitor",
+    ]
     assert order == sorted(order, key=list(dict.fromkeys(order)).index)
     groups = dict.fromkeys(key.split(".")[1] for key, _, _ in rows if key.startswith("optim."))
     assert list(groups) == ["network", "bank"]
@@ -324,14 +388,22 @@ def test_only_groups_that_a_method_trains_have_an_entry():
 @pytest.mark.parametrize("key", ["method.bank_lr", "optim.bank.lr"])
 def test_the_banks_rate_is_one_number_with_two_names(key, tmp_path):
     resolve("shapes.adco").write(tmp_path / "recipe.json")
-    for recipe in (resolve("shapes.adco", overrides=[f"{key}=2"]), resolve(tmp_path, overrides=[f"{key}=2"])):
+    for recipe in (
+        resolve("shapes.adco", overrides=[f"{key}=2"]),
+        resolve(tmp_path, overrides=[f"{key}=2"]),
+    ):
         assert recipe.method.arguments["bank_lr"] == recipe.optim["bank"].lr == 2.0
 
 
 def test_another_schedule_leaves_nothing_of_the_papers():
     rate = resolve("imagenet.mocov1", overrides=["optim.network.schedule=cosine"]).optim["network"]
     assert rate.at == ()
-    assert resolve("imagenet.adco", overrides=["optim.network.schedule=constant"]).optim["network"].floor == 0
+    assert (
+        resolve("imagenet.adco", overrides=["optim.network.schedule=constant"])
+        .optim["network"]
+        .floor
+        == 0
+    )
 
 
 def test_networks_with_a_stem_of_their_own_get_none():
@@ -343,14 +415,20 @@ def test_a_pack_has_the_numbers_of_the_set_it_was_made_of(tmp_path):
     (tmp_path / "meta.json").write_text('{"name": "digits"}')
     packed, plain = resolve("digits.dcl", data=f"packed:{tmp_path}"), resolve("digits.dcl")
     assert packed.data.name == f"packed:{tmp_path}"
-    for one, other in ((packed.views, plain.views), (packed.backbone, plain.backbone), (packed.method, plain.method)):
+    for one, other in (
+        (packed.views, plain.views),
+        (packed.backbone, plain.backbone),
+        (packed.method, plain.method),
+    ):
         assert one == other
     assert packed.optim == plain.optim
     (tmp_path / "meta.json").write_text('{"name": "photos"}')
     assert resolve("digits.dcl", data=f"packed:{tmp_path}").views.size == 224
 
 
-@pytest.mark.parametrize("data", ["folder:photos", "webdataset:x-{0..3}.tar", "hf:me/mine", "packed:x", "python:Mine"])
+@pytest.mark.parametrize(
+    "data", ["folder:photos", "webdataset:x-{0..3}.tar", "hf:me/mine", "packed:x", "python:Mine"]
+)
 def test_any_data_set_goes_with_any_method(data):
     for method in PRESETS:
         assert resolve(method=method, data=data).backbone.name == "resnet50"
@@ -360,7 +438,9 @@ def test_any_data_set_goes_with_any_method(data):
 
 
 def test_importing_does_not_wait_for_torch():
-    code = "import sys, antipode.recipe.resolve as r; r.list_recipes(); print('torch' in sys.modules)"
+    code = (
+        "import sys, antipode.recipe.resolve as r; r.list_recipes(); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
@@ -370,4 +450,8 @@ def test_the_page_names_what_there_is():
     for key in resolve("cifar10.adco").leaves():
         if not key.startswith(("method.", "views.", "optim.bank")):
             assert f"`{key.split('.')[-1]}`" in page, key
-    assert all(name in page for name in list_recipes() if name.endswith("-paper") and name.startswith("cifar10."))
+    assert all(
+        name in page
+        for name in list_recipes()
+        if name.endswith("-paper") and name.startswith("cifar10.")
+    )

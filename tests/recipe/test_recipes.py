@@ -11,7 +11,7 @@ from antipode.nets.backbone import backbone
 from antipode.papers import PRESETS, arguments, build
 from antipode.recipe import package as recipes
 from antipode.recipe.datasets import DATASETS, LISTED
-from antipode.recipe.layer import Case
+from antipode.recipe.layer import RecipeContext
 from antipode.recipe.papers import PAPERS
 from antipode.recipe.resolve import Recipe, list_recipes, resolve, show
 from antipode.recipe.small import keys_for
@@ -31,7 +31,11 @@ def holds(name, expected, **asked):
 def test_every_data_set_and_method_has_its_layer():
     assert list(DATASETS) and set(DATASETS) == set(SETS)
     assert list(PAPERS) == list(PRESETS)
-    plain = {f"{data}.{method}" for data, method in itertools.product(LISTED, PRESETS) if method != "custom"}
+    plain = {
+        f"{data}.{method}"
+        for data, method in itertools.product(LISTED, PRESETS)
+        if method != "custom"
+    }
     assert plain < set(list_recipes()) and len(list_recipes()) == len(set(list_recipes()))
     assert {"cifar10.simclr-paper", "cifar10.dcl-paper"} < set(list_recipes())
 
@@ -67,7 +71,7 @@ def test_losses_go_on_every_base(data, base):
 
 def test_layers_of_the_package_only_hold_keys_that_exist():
     for data, method in itertools.product(DATASETS, PAPERS):
-        layer = recipes.layers(Case(method, data, {}, 200, DATASETS[data].images))
+        layer = recipes.layers(RecipeContext(method, data, {}, 200, DATASETS[data].images))
         known = {f"method.{name}" for name in arguments(method)}
         assert {key for key in layer if key.startswith("method.")} <= known, (data, method)
 
@@ -94,22 +98,47 @@ def test_adco_is_the_papers():
             "backbone.name": "resnet50",
         },
     )
-    small = {"optim.network.lr": 0.04, "method.tau": 0.14, "method.tau_bank": 0.03, "optim.bank.lr": 3.0}
-    small["optim.network.floor"] = 0.015  # .0006 of .04: the release's last rate is a number of its own, not a share
+    small = {
+        "optim.network.lr": 0.04,
+        "method.tau": 0.14,
+        "method.tau_bank": 0.03,
+        "optim.bank.lr": 3.0,
+    }
+    small["optim.network.floor"] = (
+        0.015  # .0006 of .04: the release's last rate is a number of its own, not a share
+    )
     holds("imagenet.adco", small, **{"method.bank": 8192})
 
 
 def test_jcl_is_the_papers():
-    script = {"method.keys": 4, "method.strength": 2.0, "method.ramp": 200, "method.tau": 0.2, "method.queue": 65536}
-    holds("imagenet.jcl", script | {"optim.network.lr": 0.03, "train.batch": 256, "optim.network.per": "epoch"})
-    ablation = {"method.keys": 5, "method.strength": 4.0, "method.ramp": 100, "train.epochs": 100, "train.batch": 128}
+    script = {
+        "method.keys": 4,
+        "method.strength": 2.0,
+        "method.ramp": 200,
+        "method.tau": 0.2,
+        "method.queue": 65536,
+    }
+    holds(
+        "imagenet.jcl",
+        script | {"optim.network.lr": 0.03, "train.batch": 256, "optim.network.per": "epoch"},
+    )
+    ablation = {
+        "method.keys": 5,
+        "method.strength": 4.0,
+        "method.ramp": 100,
+        "train.epochs": 100,
+        "train.batch": 128,
+    }
     holds("imagenet100.jcl", ablation | {"backbone.name": "resnet18", "method.queue": 65536})
     recipe = resolve("imagenet100.jcl")
     assert recipe.optim["network"].lr * recipe.train.batch / 256 == 0.1
 
 
 def test_eqco_and_simo_are_the_papers():
-    holds("imagenet.eqco", {"method.alpha": 65536.0, "method.negatives": 256, "method.tau": 0.2, "train.batch": 256})
+    holds(
+        "imagenet.eqco",
+        {"method.alpha": 65536.0, "method.negatives": 256, "method.tau": 0.2, "train.batch": 256},
+    )
     holds(
         "imagenet.eqco",
         {
@@ -144,9 +173,18 @@ def test_eqco_and_simo_are_the_papers():
 
 
 def test_dcl_is_the_papers():
-    large = {"method.tau": 0.1, "backbone.name": "resnet50", "train.epochs": 200, "train.batch": 256}
+    large = {
+        "method.tau": 0.1,
+        "backbone.name": "resnet50",
+        "train.epochs": 200,
+        "train.batch": 256,
+    }
     for name in ("imagenet.dcl", "imagenet100.dcl", "imagenet100.dclw", "imagenet100.simclr"):
-        holds(name, large | {"optim.network.name": "sgd", "optim.network.lr": 0.3, "views.policy": "simclr"})
+        holds(
+            name,
+            large
+            | {"optim.network.name": "sgd", "optim.network.lr": 0.3, "views.policy": "simclr"},
+        )
     holds("imagenet.dclw", {"method.sigma": 0.5})
     small = {
         "method.tau": 0.07,
@@ -181,14 +219,25 @@ def test_msbreg_is_the_papers():
         ("stl10", 0.5, 320, "resnet18"),
         ("imagenet", 0.15, 300, "resnet50"),
     ):
-        holds(f"{data}.msbreg", common | {"optim.network.lr": lr, "train.epochs": epochs, "backbone.name": net})
-    holds("imagenet100.msbreg", {"method.singular_value": 0.004, "method.brownian": 0.5, "method.views": 4})
+        holds(
+            f"{data}.msbreg",
+            common | {"optim.network.lr": lr, "train.epochs": epochs, "backbone.name": net},
+        )
+    holds(
+        "imagenet100.msbreg",
+        {"method.singular_value": 0.004, "method.brownian": 0.5, "method.views": 4},
+    )
     holds("stl10.msbreg", {"method.brownian": 0.05})
     bounded = {"optim.network.name": "sgd", "optim.network.clip": 1.0, "optim.predictor.clip": 1.0}
     holds("cifar10.msbreg", bounded | {"method.brownian": 0.05, "optim.network.warmup": 10})
     holds("cifar10.byol", {"optim.network.clip": None})
     # its BYOL is itself with two views and without regularisers
-    byol = {"optim.network.lr": 0.4, "optim.network.rule": "views", "method.hidden": 512, "method.dim": 128}
+    byol = {
+        "optim.network.lr": 0.4,
+        "optim.network.rule": "views",
+        "method.hidden": 512,
+        "method.dim": 128,
+    }
     holds("imagenet100.byol", byol | {"views.policy": "byol"})
 
 
@@ -214,24 +263,62 @@ def test_simclr_is_the_papers():
     [(100, 0.45, 1e-6, 0.99), (300, 0.3, 1e-6, 0.99), (1000, 0.2, 1.5e-6, 0.996)],
 )
 def test_byol_has_a_preset_for_each_length(epochs, lr, decay, momentum):
-    expected = {"optim.network.lr": lr, "optim.network.weight_decay": decay, "method.momentum": momentum}
-    lars = {"optim.network.name": "lars", "optim.network.variant": "after", "optim.network.warmup": 10.0}
+    expected = {
+        "optim.network.lr": lr,
+        "optim.network.weight_decay": decay,
+        "method.momentum": momentum,
+    }
+    lars = {
+        "optim.network.name": "lars",
+        "optim.network.variant": "after",
+        "optim.network.warmup": 10.0,
+    }
     holds("imagenet.byol", expected | lars | {"train.batch": 4096}, **{"train.epochs": epochs})
 
 
 def test_moco_is_the_papers():
-    common = {"optim.network.lr": 0.03, "optim.network.weight_decay": 1e-4, "method.queue": 65536, "train.batch": 256}
-    common |= {"optim.network.per": "epoch", "method.momentum": 0.999, "train.epochs": 200, "method.groups": 8}
-    steps = {"optim.network.schedule": "steps", "optim.network.at": (120, 160), "optim.network.factor": 0.1}
+    common = {
+        "optim.network.lr": 0.03,
+        "optim.network.weight_decay": 1e-4,
+        "method.queue": 65536,
+        "train.batch": 256,
+    }
+    common |= {
+        "optim.network.per": "epoch",
+        "method.momentum": 0.999,
+        "train.epochs": 200,
+        "method.groups": 8,
+    }
+    steps = {
+        "optim.network.schedule": "steps",
+        "optim.network.at": (120, 160),
+        "optim.network.factor": 0.1,
+    }
     holds("imagenet.mocov1", common | steps | {"method.tau": 0.07, "views.policy": "mocov1"})
-    holds("imagenet.mocov2", common | {"optim.network.schedule": "cosine", "method.tau": 0.2, "views.policy": "mocov2"})
+    holds(
+        "imagenet.mocov2",
+        common | {"optim.network.schedule": "cosine", "method.tau": 0.2, "views.policy": "mocov2"},
+    )
 
 
 def test_simsiam_npid_and_invspread_are_the_papers():
-    rate = {"optim.network.lr": 0.05, "optim.predictor.schedule": "constant", "optim.network.schedule": "cosine"}
-    holds("imagenet.simsiam", rate | {"train.batch": 512, "train.epochs": 100, "optim.predictor.lr": 0.05})
-    holds("imagenet.npid", {"method.negatives": 4096, "method.tau": 0.07, "method.images": 1281167, "views.views": 1})
-    holds("cifar10.npid", {"method.negatives": 0, "method.tau": 0.1, "method.images": 50000, "train.batch": 128})
+    rate = {
+        "optim.network.lr": 0.05,
+        "optim.predictor.schedule": "constant",
+        "optim.network.schedule": "cosine",
+    }
+    holds(
+        "imagenet.simsiam",
+        rate | {"train.batch": 512, "train.epochs": 100, "optim.predictor.lr": 0.05},
+    )
+    holds(
+        "imagenet.npid",
+        {"method.negatives": 4096, "method.tau": 0.07, "method.images": 1281167, "views.views": 1},
+    )
+    holds(
+        "cifar10.npid",
+        {"method.negatives": 0, "method.tau": 0.1, "method.images": 50000, "train.batch": 128},
+    )
     holds("cifar10.npid", {"views.policy": "mocov1", "views.size": 32})
     holds("imagenet.eqco", {"method.negatives": 256}, **{"method.base": "simclr"})
     falls = {"optim.network.at": (120, 160, 200), "optim.network.factor": (0.1, 0.05, 0.01)}
@@ -269,12 +356,26 @@ def test_small_data_sets_keep_fewer_keys_than_images():
 def test_cifar_and_shapes_have_our_numbers():
     for method in ("simclr", "dcl", "mocov2", "byol", "msbreg", "simsiam"):
         lr = 0.06 if method in ("simclr", "dcl") else 0.12  # at 256: lightly's .06 at 128
-        rate = {"optim.network.name": "sgd", "optim.network.lr": lr, "optim.network.weight_decay": 5e-4}
-        holds(f"cifar10.{method}", rate | {"optim.network.rule": "linear", "views.policy": "simclr-cifar"})
+        rate = {
+            "optim.network.name": "sgd",
+            "optim.network.lr": lr,
+            "optim.network.weight_decay": 5e-4,
+        }
+        holds(
+            f"cifar10.{method}",
+            rate | {"optim.network.rule": "linear", "views.policy": "simclr-cifar"},
+        )
     holds("cifar10.simclr", {"method.tau": 0.2})
-    holds("cifar10.mocov2", {"method.tau": 0.2})  # its own: 80.6 % on folds of train, 79.5 % with its demo's .1
+    holds(
+        "cifar10.mocov2", {"method.tau": 0.2}
+    )  # its own: 80.6 % on folds of train, 79.5 % with its demo's .1
     holds("cifar10.dcl", {"monitor.log_every": 50})
-    shapes = {"backbone.name": "resnet10-slim", "backbone.stem": "half", "train.epochs": 50, "train.batch": 128}
+    shapes = {
+        "backbone.name": "resnet10-slim",
+        "backbone.stem": "half",
+        "train.epochs": 50,
+        "train.batch": 128,
+    }
     for method in PAPERS:
         holds(f"shapes.{method}", shapes | {"views.policy": "shapes"})
 
@@ -283,13 +384,19 @@ def test_cifar_and_shapes_have_our_numbers():
 @pytest.mark.parametrize("method", [method for method in PAPERS if method != "custom"])
 def test_recipes_of_the_embedded_data_sets_take_a_step(data, method):
     splits, recipe = load(data), resolve(f"{data}.{method}")
-    make = views(recipe.views.policy, size=splits.size, mean=splits.mean, std=splits.std, **recipe.views.arguments)
+    make = views(
+        recipe.views.policy,
+        size=splits.size,
+        mean=splits.mean,
+        std=splits.std,
+        **recipe.views.arguments,
+    )
     net = backbone(recipe.backbone.name, stem=recipe.backbone.stem, channels=splits.channels)
     learner = build(method, net, **recipe.method.arguments)
     assert list(learner.groups()) == list(recipe.optim)
-    owner = torch.arange(16)
+    image_ids = torch.arange(16)
     learner.before_step(0.0)
-    out = learner(Batch(make(splits.pretrain.take(owner)[0]), owner))
+    out = learner(Batch(make(splits.pretrain.take(image_ids)[0]), image_ids))
     out.loss.backward()
     learner.after_step(out)
     assert out.loss.isfinite()
@@ -310,16 +417,26 @@ def test_crops_from_a_fifth_and_for_mocos_family_its_rate_on_small_images():
     assert large("eqco", **{"method.base": "simclr"}) == (True, False)
     assert large("msbreg")[0] is False
     assert large("mocov2", **{"views.policy": "byol"}) == (False, True)
-    assert resolve("cifar10.mocov2", overrides={"train.epochs": 30}).leaves()["optim.network.warmup"] == 3
+    assert (
+        resolve("cifar10.mocov2", overrides={"train.epochs": 30}).leaves()["optim.network.warmup"]
+        == 3
+    )
 
 
 def test_adco_on_few_images_has_one_setting_of_the_authors_and_not_two_halves():
     """Its bank follows the images: temperatures and rate are those for 8,192."""
     few = resolve(method="adco", data="folder:photos", images=1000).leaves()
-    assert few["method.bank"] <= 8192 and (few["method.tau"], few["method.tau_bank"]) == (0.14, 0.03)
+    assert few["method.bank"] <= 8192 and (few["method.tau"], few["method.tau_bank"]) == (
+        0.14,
+        0.03,
+    )
     assert few["optim.network.lr"] == 0.04
     many = resolve(method="adco", data="folder:photos", images=10**6).leaves()
-    assert (many["method.bank"], many["method.tau"], many["optim.network.lr"]) == (65536, 0.12, 0.03)
+    assert (many["method.bank"], many["method.tau"], many["optim.network.lr"]) == (
+        65536,
+        0.12,
+        0.03,
+    )
 
 
 def test_another_optimiser_leaves_nothing_of_lars():
@@ -327,10 +444,18 @@ def test_another_optimiser_leaves_nothing_of_lars():
     assert resolve("imagenet.simclr").leaves()["optim.network.variant"] == "inside"
     assert found["optim.network.variant"] == "after"
     asked = {"optim.network.name": "sgd", "optim.network.variant": "inside"}
-    assert resolve("imagenet.simclr", overrides=asked).leaves()["optim.network.variant"] == "inside"  # refused later
+    assert (
+        resolve("imagenet.simclr", overrides=asked).leaves()["optim.network.variant"] == "inside"
+    )  # refused later
 
 
 def test_a_custom_methods_queue_and_bank_follow_the_number_of_images():
-    for kinds, expected in (("queue", (4096, None)), ("in-batch-keys+bank", (None, 4096)), ("in-batch", (None, None))):
-        found = resolve("cifar10.simclr", method="custom", overrides={"method.negatives": kinds}).method.arguments
+    for kinds, expected in (
+        ("queue", (4096, None)),
+        ("in-batch-keys+bank", (None, 4096)),
+        ("in-batch", (None, None)),
+    ):
+        found = resolve(
+            "cifar10.simclr", method="custom", overrides={"method.negatives": kinds}
+        ).method.arguments
         assert (found["queue"], found["bank"]) == expected, kinds

@@ -29,7 +29,13 @@ class Ascent:
     """v <- m v - grad + wd W;  W <- W - lr v."""
 
     def __init__(self, bank, lr, momentum, decay):
-        self.w, self.v, self.lr, self.momentum, self.decay = bank.clone(), torch.zeros_like(bank), lr, momentum, decay
+        self.w, self.v, self.lr, self.momentum, self.decay = (
+            bank.clone(),
+            torch.zeros_like(bank),
+            lr,
+            momentum,
+            decay,
+        )
 
     def step(self, gradient):
         self.v = self.momentum * self.v - gradient + self.decay * self.w

@@ -34,7 +34,9 @@ def multiplier(z0, z1, tau):
     for k in (0, 1):
         for i in range(n):
             pull = torch.exp(z0[i] @ z1[i] / tau)
-            push = sum(torch.exp(views[k][i] @ view[j] / tau) for view in views for j in range(n) if j != i)
+            push = sum(
+                torch.exp(views[k][i] @ view[j] / tau) for view in views for j in range(n) if j != i
+            )
             rows.append(1 - pull / (pull + push))
     return torch.stack(rows)
 
@@ -49,7 +51,12 @@ def multi_crop(crops, large, tau, sigma=None):
             scores = [crops[c][i] @ crops[g][i] for i in range(n)]
             mean = sum(torch.exp(s / sigma).detach() for s in scores) / n if sigma else None
             for i in range(n):
-                push = sum(torch.exp(crops[c][i] @ crops[v][j] / tau) for v in range(large) for j in range(n) if j != i)
+                push = sum(
+                    torch.exp(crops[c][i] @ crops[v][j] / tau)
+                    for v in range(large)
+                    for j in range(n)
+                    if j != i
+                )
                 weight = 2 - torch.exp(scores[i] / sigma).detach() / mean if sigma else 1.0
                 total = total - weight * scores[i] / tau + torch.log(push)
             pairs += 1

@@ -31,7 +31,11 @@ def query_gradient(q, k, negatives, tau, alpha):
     rows = []
     for i in range(len(q)):
         pull = torch.exp(q[i] @ k[i] / tau)
-        push = torch.stack([torch.exp(q[i] @ v / tau) for v in negatives[i]]) * alpha / len(negatives[i])
+        push = (
+            torch.stack([torch.exp(q[i] @ v / tau) for v in negatives[i]])
+            * alpha
+            / len(negatives[i])
+        )
         whole = pull + push.sum()
         p0 = pull / whole
         rows.append((-(1 - p0) * k[i] + (push / whole) @ torch.stack(list(negatives[i]))) / tau)

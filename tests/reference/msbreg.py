@@ -32,7 +32,10 @@ def leave_one_out(p, t, renormalise=True):
 def everything(p, t, renormalise=True):
     total = 0.0
     for i in range(p.shape[1]):
-        total = total + ((_mean(list(p[:, i]), renormalise) - _mean(list(t[:, i]), renormalise)) ** 2).sum()
+        total = (
+            total
+            + ((_mean(list(p[:, i]), renormalise) - _mean(list(t[:, i]), renormalise)) ** 2).sum()
+        )
     return total / p.shape[1]
 
 

@@ -5,20 +5,25 @@ import math
 import torch
 
 
-def full(q, owner, memory, tau):
+def full(q, image_ids, memory, tau):
     total = 0.0
     for i in range(len(q)):
         whole = sum(torch.exp(q[i] @ v / tau) for v in memory)
-        total = total - torch.log(torch.exp(q[i] @ memory[owner[i]] / tau) / whole)
+        total = total - torch.log(torch.exp(q[i] @ memory[image_ids[i]] / tau) / whole)
     return total / len(q)
 
 
-def nce(q, owner, memory, draws, tau):
+def nce(q, image_ids, memory, draws, tau):
     """`draws[i]` are the m memory indices drawn for query i; Z from this batch."""
     n, m = len(memory), len(draws[0])
-    rows = [[int(owner[i]), *map(int, draws[i])] for i in range(len(q))]
+    rows = [[int(image_ids[i]), *map(int, draws[i])] for i in range(len(q))]
     with torch.no_grad():
-        z = n * torch.stack([torch.exp(q[i] @ memory[j] / tau) for i in range(len(q)) for j in rows[i]]).mean()
+        z = (
+            n
+            * torch.stack(
+                [torch.exp(q[i] @ memory[j] / tau) for i in range(len(q)) for j in rows[i]]
+            ).mean()
+        )
     total = 0.0
     for i in range(len(q)):
         p = [torch.exp(q[i] @ memory[j] / tau) / z for j in rows[i]]
@@ -27,9 +32,9 @@ def nce(q, owner, memory, draws, tau):
     return total / len(q)
 
 
-def updated(memory, owner, q, momentum):
+def updated(memory, image_ids, q, momentum):
     memory = memory.clone()
     for i in range(len(q)):
-        mixed = momentum * memory[owner[i]] + (1 - momentum) * q[i]
-        memory[owner[i]] = mixed / math.sqrt(float(mixed @ mixed))
+        mixed = momentum * memory[image_ids[i]] + (1 - momentum) * q[i]
+        memory[image_ids[i]] = mixed / math.sqrt(float(mixed @ mixed))
     return memory

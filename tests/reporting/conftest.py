@@ -7,7 +7,7 @@ from tests.reporting.runs import ANALYSIS, run, score
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory):
+def atomic_write(tmp_path_factory):
     """A labelled run with everything that a run may have, and its page."""
     folder = tmp_path_factory.mktemp("whole")
     scores = {"knn": score(61.25), "linear": score(70.0, protocol="linear")}

@@ -12,14 +12,24 @@ from antipode.nets.backbone import backbone
 from antipode.recipe.resolve import resolve
 
 SMALL = {"backbone.name": "resnet10-slim", "train.batch": 16, "train.epochs": 4}
-ENV = {"antipode": "0", "commit": "c0ffee", "device": "cpu", "command": ["/somewhere/antipode", "pretrain", "a b"]}
+ENV = {
+    "antipode": "0",
+    "commit": "c0ffee",
+    "device": "cpu",
+    "command": ["/somewhere/antipode", "pretrain", "a b"],
+}
 
 
 def rows(steps=40, *, seed=0, knn=True, every=1):
     """Lines of a log: a loss that falls, health now and then, kNN at the ends of epochs of ten steps."""
     found = []
     for step in range(0, steps, every):
-        row = {"step": step, "epoch": step // 10, "loss": 5 * math.exp(-step / 20) + 0.1 * seed, "lr_network": 0.1}
+        row = {
+            "step": step,
+            "epoch": step // 10,
+            "loss": 5 * math.exp(-step / 20) + 0.1 * seed,
+            "lr_network": 0.1,
+        }
         row |= {"images_per_second": 160.0, "positive": 0.5}
         if step % 5 == 0:
             row |= {"spread": 0.9, "rank": 12.0, "uniformity": -2.0 - step / 100}
@@ -30,11 +40,35 @@ def rows(steps=40, *, seed=0, knn=True, every=1):
 
 
 def score(value, *, protocol="knn", n=1000, **settings):
-    about = {"data": "digits", "split": "test", "n": n, "seed": 0, "epoch": "last", "more": {"top-5": 99.0}}
-    return {"value": value, "unit": "% top-1", "protocol": protocol, "settings": {"k": 200, **settings}, **about}
+    about = {
+        "data": "digits",
+        "split": "test",
+        "n": n,
+        "seed": 0,
+        "epoch": "last",
+        "more": {"top-5": 99.0},
+    }
+    return {
+        "value": value,
+        "unit": "% top-1",
+        "protocol": protocol,
+        "settings": {"k": 200, **settings},
+        **about,
+    }
 
 
-def run(path, *, method="dcl", data="digits", seed=0, scores=None, log=None, trained=True, channels=1, **overrides):
+def run(
+    path,
+    *,
+    method="dcl",
+    data="digits",
+    seed=0,
+    scores=None,
+    log=None,
+    trained=True,
+    channels=1,
+    **overrides,
+):
     """A run folder; `trained` gives it a backbone whose weights are torch's own."""
     path.mkdir(parents=True)
     recipe = resolve(method=method, data=data, overrides=SMALL | {"train.seed": seed} | overrides)
@@ -56,7 +90,9 @@ def photographs(path, count=40):
     path.mkdir(parents=True)
     noise = np.random.default_rng(0)
     for at in range(count):
-        Image.fromarray(noise.integers(0, 256, (20, 28, 3), dtype=np.uint8)).save(path / f"{at}.png")
+        Image.fromarray(noise.integers(0, 256, (20, 28, 3), dtype=np.uint8)).save(
+            path / f"{at}.png"
+        )
     return path
 
 
@@ -66,7 +102,12 @@ ANALYSIS = {
         "values": {"mean": 0.25, "largest": 1.0},
         "curves": {
             "q": {"x": [1, 2, 3], "y": [0.1, 0.2, 0.4], "xlabel": "batch", "ylabel": "multiplier"},
-            "other q": {"x": [1, 2, 3], "y": [0.2, 0.2, 0.1], "xlabel": "batch", "ylabel": "multiplier"},
+            "other q": {
+                "x": [1, 2, 3],
+                "y": [0.2, 0.2, 0.1],
+                "xlabel": "batch",
+                "ylabel": "multiplier",
+            },
         },
         "histograms": {"cosines": {"edges": [-1, 0, 1], "counts": [3, 5], "xlabel": "cosine"}},
         "notes": ["a note <b>of markup</b>"],

@@ -16,11 +16,19 @@ from antipode.recipe.resolve import Recipe
 from tests.reporting.runs import photographs, rows, run, score
 
 ARTEFACTS = Path(__file__).parents[2] / "artefacts"
-CHROMIUM = os.environ.get("ANTIPODE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (the extra `dev` has it)")
+CHROMIUM = (
+    os.environ.get("ANTIPODE_CHROMIUM")
+    or shutil.which("chromium")
+    or shutil.which("chromium-browser")
+)
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed (the extra `dev` has it)"
+)
 
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH or in ANTIPODE_CHROMIUM"),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="there is no chromium on the PATH or in ANTIPODE_CHROMIUM"
+    ),
     pytest.mark.xdist_group("browser"),
 ]
 SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
@@ -43,7 +51,9 @@ class Tab:
         self.complaints, self.requests = [], []
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        self.page.on(
+            "dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss())
+        )
         self.page.on("request", lambda request: self.requests.append(request.url))
         begun = time.perf_counter()
         self.page.goto(Path(file).as_uri())
@@ -85,7 +95,10 @@ class Tab:
 def several(tmp_path_factory):
     """Two settings, one of two seeds; none is trained, one has a name that is markup."""
     folder = tmp_path_factory.mktemp("several")
-    paths = [run(folder / f"dcl{s}", seed=s, trained=False, scores={"knn": score(60.0 + s)}) for s in (0, 1)]
+    paths = [
+        run(folder / f"dcl{s}", seed=s, trained=False, scores={"knn": score(60.0 + s)})
+        for s in (0, 1)
+    ]
     paths.append(run(folder / MARKUP, method="simclr", trained=False, scores={"knn": score(40.0)}))
     return antipode.report(paths, out=folder / "page.html")
 
@@ -98,11 +111,26 @@ def test_a_run_is_shown_whole_on_any_screen(browser, whole, size, scheme):
         tab.keep(f"run-{size}-{scheme}")
         assert tab.page.locator("#neighbours img").count() == 8 * 9
         assert tab.page.locator("#views img").count() == 6 * 9
-        assert tab.page.locator("#map canvas").count() == 1 and tab.page.locator("#map img").count() == 1
-        for part in ("scores", "training", "similarities", "spectrum", "analyses", "method", "recipe", "repeat"):
+        assert (
+            tab.page.locator("#map canvas").count() == 1
+            and tab.page.locator("#map img").count() == 1
+        )
+        for part in (
+            "scores",
+            "training",
+            "similarities",
+            "spectrum",
+            "analyses",
+            "method",
+            "recipe",
+            "repeat",
+        ):
             assert tab.page.is_visible(f"#{part} h2"), part
         assert tab.page.locator(".absent").count() == 0
-        dark = tab.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 20, 23)"
+        dark = (
+            tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            == "rgb(18, 20, 23)"
+        )
         assert dark == (scheme == "dark")
 
 
@@ -122,7 +150,9 @@ def test_pointing_at_a_curve_reads_it(browser, whole):
         assert tab.tip() == ""
         tab.point("#training .chart", 0.0)
         first = tab.tip()
-        assert first.startswith("step 0") and "digits run" in first and "5" in first  # the loss begins at five
+        assert (
+            first.startswith("step 0") and "digits run" in first and "5" in first
+        )  # the loss begins at five
         tab.point("#training .chart", 0.98)
         assert tab.tip().startswith("step 39")
         tab.page.mouse.move(2, 2)
@@ -157,12 +187,15 @@ def test_another_metric_axis_or_scale_changes_the_curve(browser, whole):
 def test_the_map_shows_the_image_under_the_pointer_and_other_layouts(browser, whole):
     with Tab(browser, whole[1]) as tab:
         picture = "document.querySelector('#map canvas').toDataURL()"
-        map_of = tab.page.evaluate("JSON.parse(document.getElementById('data').textContent).runs[0].pictures.map")
+        map_of = tab.page.evaluate(
+            "JSON.parse(document.getElementById('data').textContent).runs[0].pictures.map"
+        )
         tab.page.locator("#map canvas").scroll_into_view_if_needed()
         box = tab.page.locator("#map canvas").bounding_box()
         x, y = map_of["layouts"]["t-SNE"][:2]
         tab.page.mouse.move(
-            box["x"] + 14 + x / 1000 * (box["width"] - 28), box["y"] + 14 + (1 - y / 1000) * (box["height"] - 28)
+            box["x"] + 14 + x / 1000 * (box["width"] - 28),
+            box["y"] + 14 + (1 - y / 1000) * (box["height"] - 28),
         )
         assert tab.page.locator("#tip canvas").count() == 1 and tab.tip() in map_of["names"]
         seen = {tab.page.evaluate(picture)}
@@ -184,7 +217,11 @@ def test_neighbours_and_histograms_answer_the_pointer(browser, whole):
         assert "one image" in tab.tip() and "%" in tab.tip()
         before = tab.page.inner_text("#recipe")
         tab.page.click("#recipe summary")
-        assert len(tab.page.inner_text("#recipe")) > len(before) and "method.tau" in before and "0.7" in before
+        assert (
+            len(tab.page.inner_text("#recipe")) > len(before)
+            and "method.tau" in before
+            and "0.7" in before
+        )
 
 
 def test_an_analysis_is_drawn_without_being_known(browser, whole):
@@ -210,10 +247,20 @@ def test_a_comparison_filters_its_runs(browser, several, size):
         tab.sound()
         tab.keep(f"several-{size}")
         lines, dots = tab.page.locator("#training .line"), tab.page.locator("#scores .dot")
-        assert (lines.count(), dots.count(), tab.page.locator(".runs tbody tr").count()) == (3, 3, 3)
+        assert (lines.count(), dots.count(), tab.page.locator(".runs tbody tr").count()) == (
+            3,
+            3,
+            3,
+        )
         tab.page.fill("#filter", "dcl seed=1")
-        assert (lines.count(), dots.count(), tab.page.locator(".runs tbody tr").count()) == (1, 1, 1)
-        assert lines.first.get_attribute("data-name") == "dcl1" and "1 of 3 runs" in tab.page.inner_text("#runs")
+        assert (lines.count(), dots.count(), tab.page.locator(".runs tbody tr").count()) == (
+            1,
+            1,
+            1,
+        )
+        assert lines.first.get_attribute(
+            "data-name"
+        ) == "dcl1" and "1 of 3 runs" in tab.page.inner_text("#runs")
         tab.page.fill("#filter", "")
         tab.page.uncheck(".runs tbody tr:nth-child(2) input")
         assert lines.count() == 2
@@ -229,7 +276,10 @@ def test_a_comparison_shows_means_over_seeds(browser, several):
         row = tab.page.locator("#scores .dotrow").first.text_content()
         assert "dcl" in row and "60.5 ± 0.7" in row and "n = 2" in row
         tab.page.click("#training .choice >> text=mean of seeds")
-        assert tab.page.locator("#training .line").count() == 2 and tab.page.locator("#training .band").count() == 1
+        assert (
+            tab.page.locator("#training .line").count() == 2
+            and tab.page.locator("#training .band").count() == 1
+        )
         tab.page.click(".runs th >> text=knn")
         assert tab.page.inner_text(".runs tbody tr:first-child td:first-child").strip() == MARKUP
         tab.point("#scores .dotrow")

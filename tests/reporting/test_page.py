@@ -71,8 +71,14 @@ def test_the_page_has_every_picture_of_a_whole_run(shown):
 
 def test_the_head_says_what_it_is_without_a_script(shown):
     text = shown.text
-    assert "digits run" in text and "dcl taught resnet10-slim on" in text and "without a label" in text
-    assert "70.0 %" in text and "linear top-1 on digits test, 1,000 images" in text and "no spread" in text
+    assert (
+        "digits run" in text and "dcl taught resnet10-slim on" in text and "without a label" in text
+    )
+    assert (
+        "70.0 %" in text
+        and "linear top-1 on digits test, 1,000 images" in text
+        and "no spread" in text
+    )
 
 
 def test_nothing_is_fetched_and_no_other_script_would_run(shown):
@@ -82,21 +88,31 @@ def test_nothing_is_fetched_and_no_other_script_would_run(shown):
             assert attributes.get(name, "#").startswith(("#", "data:"))
     policy = next(a["content"] for t, a in shown.elements if t == "meta" and a.get("http-equiv"))
     digest = base64.b64encode(hashlib.sha256(shown.scripts[1].encode()).digest()).decode()
-    assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert (
+        policy
+        == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    )
     assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|https?:(?!//www.w3.org)", shown.scripts[1]
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|https?:(?!//www.w3.org)",
+        shown.scripts[1],
     )
 
 
 def test_a_page_is_the_same_again(whole, tmp_path):
-    assert antipode.report([whole[0]], out=tmp_path / "again.html").read_bytes() == whole[1].read_bytes()
+    assert (
+        antipode.report([whole[0]], out=tmp_path / "again.html").read_bytes()
+        == whole[1].read_bytes()
+    )
 
 
 def test_names_that_are_markup_stay_text(tmp_path):
     name = "<img src=x onerror=alert(1)> & <b>bold"
     evil = score(1.0, protocol=EVIL) | {"data": EVIL, "unit": f"% {EVIL}", "settings": {EVIL: EVIL}}
     path = run(
-        tmp_path / name, trained=False, scores={EVIL: evil}, log=[{"step": 0, "epoch": 0, "loss": 1.0, EVIL: 2.0}]
+        tmp_path / name,
+        trained=False,
+        scores={EVIL: evil},
+        log=[{"step": 0, "epoch": 0, "loss": 1.0, EVIL: 2.0}],
     )
     content = json.loads((path / "recipe.json").read_text())
     content["sources"]["method.tau"] = EVIL
@@ -106,7 +122,9 @@ def test_names_that_are_markup_stay_text(tmp_path):
     for paths in ([path], [path, run(tmp_path / "other", trained=False)]):
         page = written(paths, tmp_path / "page.html")
         assert not {tag for tag, _ in page.elements} & {"img", "i"} and len(page.scripts) == 2
-        assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+        assert not any(
+            name.startswith("on") for _, attributes in page.elements for name in attributes
+        )
         shown = page.data["runs"][0]
         assert shown["name"] == name and shown["env"] == [[EVIL, EVIL]]
         assert EVIL in shown["curves"]["y"] and EVIL in shown["analysis"]
@@ -130,7 +148,10 @@ def test_a_mark_in_a_name_is_not_filled_in():
 
 def test_a_run_without_its_data_says_so_and_keeps_the_rest(tmp_path):
     path = run(
-        tmp_path / "gone", data=f"folder:{photographs(tmp_path / 'photos')}", channels=3, scores={"knn": score(5.0)}
+        tmp_path / "gone",
+        data=f"folder:{photographs(tmp_path / 'photos')}",
+        channels=3,
+        scores={"knn": score(5.0)},
     )
     (tmp_path / "photos").rename(tmp_path / "elsewhere")
     page = written([path], tmp_path / "page.html")
@@ -145,7 +166,9 @@ def test_a_run_without_labels_has_neighbours_without_a_verdict_and_a_map_without
     shown = written([path], tmp_path / "page.html").data["runs"][0]
     assert shown["absent"] == {}
     found = shown["pictures"]["neighbours"]
-    assert found["right"] is None and {one["right"] for row in found["rows"] for one in row["near"]} == {None}
+    assert found["right"] is None and {
+        one["right"] for row in found["rows"] for one in row["near"]
+    } == {None}
     assert shown["pictures"]["map"]["colour"] is None and shown["pictures"]["map"]["classes"] == []
 
 
@@ -160,7 +183,10 @@ def test_a_run_that_has_not_ended_says_so_and_shows_its_views(tmp_path):
 
 def test_a_run_of_a_data_set_of_ones_own_says_why_there_are_no_pictures(tmp_path):
     path = run(tmp_path / "own", data="python:Photographs", trained=False)
-    assert "handed over in Python" in written([path], tmp_path / "page.html").data["runs"][0]["absent"]["views"]
+    assert (
+        "handed over in Python"
+        in written([path], tmp_path / "page.html").data["runs"][0]["absent"]["views"]
+    )
 
 
 def test_skipped_images_are_a_warning(tmp_path):
@@ -169,14 +195,20 @@ def test_skipped_images_are_a_warning(tmp_path):
     path = run(tmp_path / "r", data=f"folder:{tmp_path / 'photos'}", channels=3, trained=False)
     with pytest.warns(UserWarning, match="broken"):
         text = written([path], tmp_path / "page.html").text
-    assert "1 image could not be used, of those that this page looked at: " in text and "/broken.png" in text
+    assert (
+        "1 image could not be used, of those that this page looked at: " in text
+        and "/broken.png" in text
+    )
 
 
 def test_features_that_are_not_numbers_are_a_reason_not_a_crash(tmp_path):
     path = run(tmp_path / "nan")
     weights = load_file(path / "backbone.safetensors")
     save_file(
-        {name: value + torch.nan if value.is_floating_point() else value for name, value in weights.items()},
+        {
+            name: value + torch.nan if value.is_floating_point() else value
+            for name, value in weights.items()
+        },
         path / "backbone.safetensors",
     )
     shown = written([path], tmp_path / "page.html").data["runs"][0]
@@ -188,7 +220,9 @@ def test_a_network_that_no_run_made_stands_beside_runs_that_were_scored_on_its_d
     own = score(9.0) | {"data": "folder:mine"}
     (tmp_path / "random" / "scores.json").write_text(json.dumps({"knn": own, "linear": own}))
     path = run(tmp_path / "r", trained=False)
-    (path / "scores.json").write_text(json.dumps({"knn@folder:mine": own | {"value": 20.0}, "linear": score(30.0)}))
+    (path / "scores.json").write_text(
+        json.dumps({"knn@folder:mine": own | {"value": 20.0}, "linear": score(30.0)})
+    )
     names = [list(one.scores) for one in gather([tmp_path / "random", path])]
     assert names == [["knn@folder:mine", "linear"], ["knn@folder:mine", "linear"]]
 
@@ -196,8 +230,13 @@ def test_a_network_that_no_run_made_stands_beside_runs_that_were_scored_on_its_d
 def test_an_empty_folder_of_scores_is_a_network_that_no_run_made(tmp_path):
     (tmp_path / "random").mkdir()
     (tmp_path / "random" / "scores.json").write_text(json.dumps({"knn": score(9.0)}))
-    page = written([tmp_path / "random", run(tmp_path / "r", trained=False)], tmp_path / "page.html")
-    assert "1 network that no run here has trained" in page.text and "There is no recipe.json" in page.text
+    page = written(
+        [tmp_path / "random", run(tmp_path / "r", trained=False)], tmp_path / "page.html"
+    )
+    assert (
+        "1 network that no run here has trained" in page.text
+        and "There is no recipe.json" in page.text
+    )
     assert page.data["runs"][0]["scores"] == {"0": 9.0}
 
 
@@ -205,7 +244,10 @@ def test_an_empty_folder_of_scores_is_a_network_that_no_run_made(tmp_path):
 
 
 def test_a_comparison_has_the_mean_and_spread_of_the_best_setting_on_top(tmp_path):
-    best = [run(tmp_path / f"a{s}", seed=s, trained=False, scores={"knn": score(60.0 + 2 * s)}) for s in range(3)]
+    best = [
+        run(tmp_path / f"a{s}", seed=s, trained=False, scores={"knn": score(60.0 + 2 * s)})
+        for s in range(3)
+    ]
     other = run(tmp_path / "b", method="simclr", trained=False, scores={"knn": score(40.0)})
     page = written([*best, other], tmp_path / "page.html")
     assert "62.0 %" in page.text and "± 2.0" in page.text
@@ -218,7 +260,9 @@ def test_pictures_are_drawn_for_one_run_of_each_of_the_first_settings(tmp_path, 
     paths = [run(tmp_path / f"s{s}", seed=s) for s in range(2)]
     shown = written(paths, tmp_path / "page.html")
     assert [bool(one["pictures"]) for one in shown.data["runs"]] == [True, False]
-    assert "No pictures: they are drawn for one run of each of the first 1 settings only" in shown.text
+    assert (
+        "No pictures: they are drawn for one run of each of the first 1 settings only" in shown.text
+    )
 
 
 def test_refusals_come_before_the_work(tmp_path, monkeypatch):
@@ -239,4 +283,6 @@ def test_many_notes_of_one_kind_are_one_line_that_unfolds(tmp_path):
         paths.append(run(tmp_path / f"run{at}", seed=at, trained=False, log=log))
     shown = written(paths, tmp_path / "page.html")
     assert shown.text.count("The loss is not a number") == 6 and "and 5 more like it" in shown.text
-    assert sum(tag == "li" and words == {"class": "grave"} for tag, words in shown.elements) == 2  # and the unfinished
+    assert (
+        sum(tag == "li" and words == {"class": "grave"} for tag, words in shown.elements) == 2
+    )  # and the unfinished

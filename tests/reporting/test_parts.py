@@ -49,7 +49,9 @@ def images(n, channels=3, side=32):
 # ---- curves
 
 
-@pytest.mark.parametrize(("n", "most"), [(5, 300), (300, 300), (301, 300), (10_000, 300), (77, 10), (50, 4)])
+@pytest.mark.parametrize(
+    ("n", "most"), [(5, 300), (300, 300), (301, 300), (10_000, 300), (77, 10), (50, 4)]
+)
 def test_thinning_keeps_ends_and_extremes_in_order_and_within_bounds(n, most):
     values = torch.randn(n, generator=torch.Generator().manual_seed(n)).tolist()
     kept = thin(values, most)
@@ -67,7 +69,10 @@ def test_a_lone_spike_survives_thinning():
 
 
 def test_curves_hold_finite_numbers_only_and_share_their_steps():
-    log = [{"step": 0, "epoch": 0, "loss": 1.0, "a": 2.0}, {"step": 1, "epoch": 0, "loss": None, "a": float("nan")}]
+    log = [
+        {"step": 0, "epoch": 0, "loss": 1.0, "a": 2.0},
+        {"step": 1, "epoch": 0, "loss": None, "a": float("nan")},
+    ]
     log += [{"step": 2, "epoch": 0, "loss": 0.5, "a": 1.0, "knn": 3.0}, {"epoch": 0, "loss": 7.0}]
     found = curves(log, 300)
     assert found["x"] == [[0, 2], [2]]
@@ -109,7 +114,9 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, file):
 
 def test_time_is_that_of_the_steps(tmp_path):
     one = record(run(tmp_path / "r", trained=False), "r")
-    assert one.seconds == pytest.approx(40 * 16 / 160)  # forty steps of 16 images at 160 images a second
+    assert one.seconds == pytest.approx(
+        40 * 16 / 160
+    )  # forty steps of 16 images at 160 images a second
     assert one.per_epoch == pytest.approx(10, abs=1)
 
 
@@ -118,8 +125,13 @@ def test_time_is_that_of_the_steps(tmp_path):
 
 def test_runs_that_differ_only_by_seed_are_one_setting_with_mean_and_sample_spread(tmp_path):
     values = [50.0, 52.0, 57.0]
-    paths = [run(tmp_path / f"s{s}", seed=s, scores={"knn": score(v)}, trained=False) for s, v in enumerate(values)]
-    other = run(tmp_path / "other", scores={"knn": score(40.0)}, trained=False, **{"method.tau": 0.5})
+    paths = [
+        run(tmp_path / f"s{s}", seed=s, scores={"knn": score(v)}, trained=False)
+        for s, v in enumerate(values)
+    ]
+    other = run(
+        tmp_path / "other", scores={"knn": score(40.0)}, trained=False, **{"method.tau": 0.5}
+    )
     records = gather([*paths, other])
     groups, columns = spread.groups(records), spread.columns(records)
     assert [group.runs for group in groups] == [[0, 1, 2], [3]]
@@ -137,33 +149,62 @@ def test_a_run_that_was_repeated_is_no_second_seed(tmp_path):
     records = gather([tmp_path / name for name in values])
     columns = spread.columns(records)
     (group,) = spread.groups(records)
-    assert spread.cells(group, records, columns)[0] == {"mean": 63.0, "std": statistics.stdev([61.0, 65.0]), "n": 2}
+    assert spread.cells(group, records, columns)[0] == {
+        "mean": 63.0,
+        "std": statistics.stdev([61.0, 65.0]),
+        "n": 2,
+    }
 
 
 def test_what_decides_no_weight_does_not_make_a_setting(tmp_path):
-    paths = [run(tmp_path / str(every), trained=False, **{"monitor.log_every": every}) for every in (1, 5)]
+    paths = [
+        run(tmp_path / str(every), trained=False, **{"monitor.log_every": every})
+        for every in (1, 5)
+    ]
     assert len(spread.groups(gather(paths))) == 1
 
 
 def test_scores_on_other_images_do_not_share_a_column(tmp_path):
-    scores = [score(50.0), score(60.0) | {"split": "val"}, score(70.0, n=10), score(80.0) | {"data": "shapes"}]
-    paths = [run(tmp_path / f"s{s}", seed=s, scores={"knn": one}, trained=False) for s, one in enumerate(scores)]
+    scores = [
+        score(50.0),
+        score(60.0) | {"split": "val"},
+        score(70.0, n=10),
+        score(80.0) | {"data": "shapes"},
+    ]
+    paths = [
+        run(tmp_path / f"s{s}", seed=s, scores={"knn": one}, trained=False)
+        for s, one in enumerate(scores)
+    ]
     assert len(spread.columns(gather(paths))) == 4
 
 
 def test_what_a_protocol_finds_for_each_run_does_not_part_its_seeds(tmp_path):
     scores = [score(50.0, penalty=0.1), score(60.0, penalty=0.2)]
-    paths = [run(tmp_path / f"s{s}", seed=s, scores={"knn": one}, trained=False) for s, one in enumerate(scores)]
+    paths = [
+        run(tmp_path / f"s{s}", seed=s, scores={"knn": one}, trained=False)
+        for s, one in enumerate(scores)
+    ]
     records = gather(paths)
     (column,) = spread.columns(records)
     assert spread.settings(column, records) == {"k": 200, "penalty": "varies"}
 
 
 def test_the_headline_is_an_accuracy_that_most_runs_have(tmp_path):
-    odd = {"value": 0.1, "unit": "nats", "protocol": "alignment-uniformity", "data": "digits", "n": 9}
-    scores = [{"alignment-uniformity": odd, "knn": score(1.0)}, {"alignment-uniformity": odd, "knn": score(2.0)}]
+    odd = {
+        "value": 0.1,
+        "unit": "nats",
+        "protocol": "alignment-uniformity",
+        "data": "digits",
+        "n": 9,
+    }
+    scores = [
+        {"alignment-uniformity": odd, "knn": score(1.0)},
+        {"alignment-uniformity": odd, "knn": score(2.0)},
+    ]
     scores[0]["linear"] = score(3.0, protocol="linear")
-    paths = [run(tmp_path / f"s{s}", seed=s, scores=one, trained=False) for s, one in enumerate(scores)]
+    paths = [
+        run(tmp_path / f"s{s}", seed=s, scores=one, trained=False) for s, one in enumerate(scores)
+    ]
     records = gather(paths)
     columns = spread.columns(records)
     assert columns[spread.headline(columns, records)].name == "knn"
@@ -171,17 +212,28 @@ def test_the_headline_is_an_accuracy_that_most_runs_have(tmp_path):
 
 
 def test_of_two_scores_the_headline_is_the_one_on_the_runs_own_data(tmp_path):
-    found = {"linear@shapes": score(3.0, protocol="linear") | {"data": "shapes"}, "knn20": score(1.0, protocol="knn20")}
+    found = {
+        "linear@shapes": score(3.0, protocol="linear") | {"data": "shapes"},
+        "knn20": score(1.0, protocol="knn20"),
+    }
     records = gather([run(tmp_path / "r", scores=found, trained=False)])
     columns = spread.columns(records)
     assert columns[spread.headline(columns, records)].name == "knn20"
 
 
 def test_other_budgets_are_named_between_methods_too(tmp_path):
-    paths = [run(tmp_path / name, method=name, trained=False, **{"train.epochs": n}) for name, n in BUDGETS.items()]
+    paths = [
+        run(tmp_path / name, method=name, trained=False, **{"train.epochs": n})
+        for name, n in BUDGETS.items()
+    ]
     records = gather(paths)
-    assert "train.epochs" in spread.telling(records) and "train.batch" not in spread.telling(records)
-    assert [group.label for group in spread.groups(records)] == ["dcl, epochs 4", "simclr, epochs 8"]
+    assert "train.epochs" in spread.telling(records) and "train.batch" not in spread.telling(
+        records
+    )
+    assert [group.label for group in spread.groups(records)] == [
+        "dcl, epochs 4",
+        "simclr, epochs 8",
+    ]
 
 
 BUDGETS = {"dcl": 4, "simclr": 8}
@@ -211,19 +263,31 @@ def test_a_command_is_shown_without_the_place_of_the_program(tmp_path):
 
 
 def test_commands_that_repeat_a_score_have_its_seed_and_its_data(tmp_path):
-    scores = {"knn": score(1.0), "semi-1": score(2.0) | {"seed": 5}, "knn@cifar10": score(3.0), "knn@Mine": score(4.0)}
+    scores = {
+        "knn": score(1.0),
+        "semi-1": score(2.0) | {"seed": 5},
+        "knn@cifar10": score(3.0),
+        "knn@Mine": score(4.0),
+    }
     scores |= {"linear-fast": score(5.0), "knn@folder:a b": score(6.0)}
     found = facts.commands(record(run(tmp_path / "r", scores=scores, trained=False), "r"))
     assert "antipode evaluate runs/again --protocol knn --protocol linear-fast" in found
     assert "antipode evaluate runs/again --protocol semi-1 --seed 5" in found
     foreign = record(run(tmp_path / "f", scores={"svm-voc07": score(1.0)}, trained=False), "f")
-    assert "antipode evaluate runs/again --protocol svm-voc07 --data digits" in facts.commands(foreign)
+    assert "antipode evaluate runs/again --protocol svm-voc07 --data digits" in facts.commands(
+        foreign
+    )
     assert "antipode evaluate runs/again --protocol knn --data cifar10" in found
     assert "antipode evaluate runs/again --protocol knn --data 'folder:a b'" in found
     assert "# in Python, with a Mine as data=: knn" in found
-    own = record(run(tmp_path / "own", data="python:Mine", scores={"knn": score(1.0)}, trained=False), "own")
+    own = record(
+        run(tmp_path / "own", data="python:Mine", scores={"knn": score(1.0)}, trained=False), "own"
+    )
     assert not [line for line in facts.commands(own) if line.startswith("antipode evaluate")]
-    assert '# in Python: antipode.pretrain("recipe.json", data=..., out="runs/again")' in facts.commands(own)
+    assert (
+        '# in Python: antipode.pretrain("recipe.json", data=..., out="runs/again")'
+        in facts.commands(own)
+    )
 
 
 # ---- warnings
@@ -240,7 +304,10 @@ def changed(log, **values):
         (changed(rows(300), spread=0.01)[:200] + rows(400)[220:], ["collapsed", "not so"]),
         (changed(rows(300), rank=1.0), ["dimensions"]),
         ([*rows(20), {"step": 20, "epoch": 2, "loss": None}], ["not a number at step 20"]),
-        ([*rows(40), {"step": 40, "epoch": 4, "knn": 10.0}], ["kNN fell from 69.0 % in epoch 4 to 10.0 %"]),
+        (
+            [*rows(40), {"step": 40, "epoch": 4, "knn": 10.0}],
+            ["kNN fell from 69.0 % in epoch 4 to 10.0 %"],
+        ),
     ],
 )
 def test_what_went_wrong_is_said(tmp_path, log, words):
@@ -258,8 +325,17 @@ def test_a_run_in_order_has_no_warning(tmp_path):
 def test_an_analysis_is_drawn_as_far_as_it_can_be():
     found = drawable(
         {
-            "a": {"curves": {"good": {"x": [0, 1], "y": [1, None]}, "bad": {"x": [], "y": []}, "worse": 3}},
-            "b": {"histograms": {"bad": {"edges": [0, 1], "counts": [1, 2]}}, "values": {"x": None, "y": 2}},
+            "a": {
+                "curves": {
+                    "good": {"x": [0, 1], "y": [1, None]},
+                    "bad": {"x": [], "y": []},
+                    "worse": 3,
+                }
+            },
+            "b": {
+                "histograms": {"bad": {"edges": [0, 1], "counts": [1, 2]}},
+                "values": {"x": None, "y": 2},
+            },
             "c": {"skipped": "no bank"},
             "d": "text",
         }
@@ -277,7 +353,9 @@ def test_an_analysis_is_drawn_as_far_as_it_can_be():
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
 def test_a_small_tile_is_the_image_to_the_bit(channels):
     image = images(1, channels)[0]
-    assert torch.equal(tensor(tile(image, 32)), image[:3] if channels >= 3 else image[:1].expand(3, -1, -1))
+    assert torch.equal(
+        tensor(tile(image, 32)), image[:3] if channels >= 3 else image[:1].expand(3, -1, -1)
+    )
 
 
 def test_a_tile_keeps_the_shape_of_its_image_and_the_bound():
@@ -295,7 +373,7 @@ def test_the_sheet_shows_the_views_that_training_sees():
     loader = Loader(source, make, batch=20, epochs=2, seed=seed)
     for _, epoch, batch in loader.steps():
         for place, at in enumerate(ids.tolist()):
-            there = (batch.owner == at).nonzero().item()
+            there = (batch.image_ids == at).nonzero().item()
             for view in range(2):
                 wanted = batch.views[view][there] * make.normal.std + make.normal.mean
                 got = tensor(found["rows"][place]["views"][2 * epoch + view]) / 255
@@ -313,20 +391,27 @@ def test_neighbours_are_the_nearest_by_cosine_and_framed_by_label():
     found = neighbours(queries, shown, held, bank, ["a", "b", "c"])
     right = 0
     for query in range(12):
-        cosines = [(float(torch.cosine_similarity(queries[query], one, 0)), at) for at, one in enumerate(held)]
+        cosines = [
+            (float(torch.cosine_similarity(queries[query], one, 0)), at)
+            for at, one in enumerate(held)
+        ]
         best = [at for _, at in sorted(cosines, reverse=True)[:8]]
         right += sum(int(theirs[at] == own[query]) for at in best)
         row = next((row for row in found["rows"] if row["src"] == tile(pictures[query], 32)), None)
         if row:
             assert [one["src"] for one in row["near"]] == [tile(pictures[at], 32) for at in best]
-            assert [one["right"] for one in row["near"]] == [bool(theirs[at] == own[query]) for at in best]
+            assert [one["right"] for one in row["near"]] == [
+                bool(theirs[at] == own[query]) for at in best
+            ]
     assert found["right"] == pytest.approx(100 * right / (12 * 8))
     assert found["chance"] == pytest.approx(100 / 3)
     assert {row["label"] for row in found["rows"]} == {"a", "b", "c"}
 
 
 def test_without_labels_no_neighbour_is_right_or_wrong():
-    found = neighbours(torch.randn(9, 4), Memory(images(9)), torch.randn(20, 4), Memory(images(20)), None)
+    found = neighbours(
+        torch.randn(9, 4), Memory(images(9)), torch.randn(20, 4), Memory(images(20)), None
+    )
     assert found["right"] is None and found["chance"] is None
     assert {one["right"] for row in found["rows"] for one in row["near"]} == {None}
 
@@ -334,7 +419,13 @@ def test_without_labels_no_neighbour_is_right_or_wrong():
 def test_images_of_several_classes_are_alike_if_they_share_one():
     labels = torch.tensor([[1, 0, -1], [1, 1, 0], [0, 0, 1], [0, -1, 0]])
     shared = {(a, b): same(labels, a, labels, b) for a, b in itertools.product(range(4), repeat=2)}
-    assert {pair for pair, alike in shared.items() if alike} == {(0, 0), (1, 1), (2, 2), (0, 1), (1, 0)}
+    assert {pair for pair, alike in shared.items() if alike} == {
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (0, 1),
+        (1, 0),
+    }
     assert same(torch.tensor([-1, 2]), 0, torch.tensor([2]), 0) is None
     assert same(torch.tensor([-1, 2]), 1, torch.tensor([2]), 0) is True
 
@@ -350,7 +441,9 @@ def test_queries_are_never_in_the_bank():
 
 def test_the_map_is_seeded_and_separates_what_is_apart():
     labels = torch.arange(60) % 2
-    x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0)) + 8 * torch.nn.functional.one_hot(labels, 8)
+    x = torch.randn(
+        60, 8, generator=torch.Generator().manual_seed(0)
+    ) + 8 * torch.nn.functional.one_hot(labels, 8)
     source = Memory(images(60), labels)
     found = embedding_map(x, source, 3, ["a", "b"])
     assert found == embedding_map(x, source, 3, ["a", "b"])
@@ -373,14 +466,21 @@ def test_histograms_count_every_pair_once_and_rank_them():
     cosines = [[float(torch.cosine_similarity(a, b, 0)) for b in two] for a in one]
     own = [cosines[at][at] for at in range(40)]
     strangers = [cosines[a][b] for a in range(40) for b in range(40) if a != b]
-    assert found["means"] == pytest.approx([statistics.mean(own), statistics.mean(strangers)], rel=1e-3)
+    assert found["means"] == pytest.approx(
+        [statistics.mean(own), statistics.mean(strangers)], rel=1e-3
+    )
     beats = statistics.mean(a > b for a in own for b in strangers)
     assert found["beats"] == pytest.approx(100 * beats, abs=0.01)
-    assert sum(found["positive"]) == pytest.approx(1, abs=1e-3) and sum(found["negative"]) == pytest.approx(1, abs=1e-3)
+    assert sum(found["positive"]) == pytest.approx(1, abs=1e-3) and sum(
+        found["negative"]
+    ) == pytest.approx(1, abs=1e-3)
 
 
 def test_the_spectrum_of_features_of_rank_two_has_rank_two():
-    x = torch.randn(100, 2, generator=torch.Generator().manual_seed(0)) @ torch.linalg.qr(torch.randn(8, 2))[0].T
+    x = (
+        torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+        @ torch.linalg.qr(torch.randn(8, 2))[0].T
+    )
     found = spectrum(x)
     assert 1.8 < found["rank"] < 2.05 and found["ninety"] == 2 and found["width"] == 8
     assert found["y"][0] == 1 and max(found["y"][2:]) < 1e-5

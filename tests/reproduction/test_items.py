@@ -72,13 +72,17 @@ def test_every_recipe_of_every_scale_resolves_and_its_optimisers_can_be_made(pap
     }
     for trial in distinct.values():
         if ":" in trial.recipe:
-            assert trial.recipe.split(":")[0] in ("random", "torchvision") and trial.overrides["data.name"]
+            assert (
+                trial.recipe.split(":")[0] in ("random", "torchvision")
+                and trial.overrides["data.name"]
+            )
         else:
             recipe = resolve(trial.recipe, overrides=trial.overrides)
             assert recipe.train.epochs >= 1
             for spec in recipe.optim.values():
                 own = {
-                    key: getattr(spec, key) for key in ("name", "lr", "momentum", "weight_decay", "nesterov", "variant")
+                    key: getattr(spec, key)
+                    for key in ("name", "lr", "momentum", "weight_decay", "nesterov", "variant")
                 }
                 make([torch.nn.Parameter(torch.zeros(2, 2))], **own)
 
@@ -90,8 +94,19 @@ def test_each_scale_trains_on_the_data_it_promises(name):
         "shapes",
         "random:resnet10-slim",
     }
-    assert {trial.recipe.split(".")[0] for trial in trials(name, "small")} <= {"cifar10", "random:resnet18"}
-    large = {"imagenet", "imagenet100", "cifar10", "cifar100", "stl10", "random:resnet50", "torchvision:resnet50"}
+    assert {trial.recipe.split(".")[0] for trial in trials(name, "small")} <= {
+        "cifar10",
+        "random:resnet18",
+    }
+    large = {
+        "imagenet",
+        "imagenet100",
+        "cifar10",
+        "cifar100",
+        "stl10",
+        "random:resnet50",
+        "torchvision:resnet50",
+    }
     assert {trial.recipe.split(".")[0] for trial in trials(name, "paper")} <= large
 
 
@@ -117,12 +132,21 @@ def test_what_is_measured_is_known_and_goes_into_a_panel(name):
 # rows and columns that the paper quotes from others, or that nothing here trains
 QUOTED = {
     "eqco.table2": {
-        *("LocalAgg, 200 epochs", "CPC v2, 200 epochs", "CMC, 240 epochs", "PIRL, 800 epochs", "SimCLR, 1000 epochs"),
+        *(
+            "LocalAgg, 200 epochs",
+            "CPC v2, 200 epochs",
+            "CMC, 240 epochs",
+            "PIRL, 800 epochs",
+            "SimCLR, 1000 epochs",
+        ),
     },
     "dcl.table2": {"MoCo + CLD", "NPID + CLD", "Exemplar"},
     "msbreg.table2": {"VICReg", "SwAV", "BarlowTwins", "OBoW"},
 }
-UNPRINTED = {("adco.table5", "SimSiam"), ("dcl.table2", "Inv. Spread")}  # the table has no number there
+UNPRINTED = {
+    ("adco.table5", "SimSiam"),
+    ("dcl.table2", "Inv. Spread"),
+}  # the table has no number there
 
 
 @pytest.mark.parametrize("name", [name for name in ITEMS if "table" in name])
@@ -130,7 +154,9 @@ def test_the_grid_of_the_paper_fills_the_places_of_its_table(name):
     ours, paper = places(name, "paper"), set(ITEMS[name].paper)
     quoted = {place for place in paper if QUOTED.get(name, set()) & set(place)}
     assert paper - ours == quoted
-    beyond = {place for place in ours - paper if not any((name, part) in UNPRINTED for part in place)}
+    beyond = {
+        place for place in ours - paper if not any((name, part) in UNPRINTED for part in place)
+    }
     if name == "dcl.table1":  # two of its four parts are not legible in our copy
         assert {place[0] for place in beyond} == {"CIFAR100 (kNN)", "STL10 (kNN)"}
     else:
@@ -141,8 +167,13 @@ def test_the_grid_of_the_paper_fills_the_places_of_its_table(name):
 @pytest.mark.parametrize("scale", ["smoke", "small"])
 def test_smaller_scales_stand_in_places_of_the_paper(name, scale):
     ours, paper = places(name, scale), set(ITEMS[name].paper)
-    beyond = {place for place in ours - paper if not any((name, part) in UNPRINTED for part in place)}
-    assert not beyond or (name, scale) == ("eqco.table6", "smoke")  # whose queues are smaller than any of the paper's
+    beyond = {
+        place for place in ours - paper if not any((name, part) in UNPRINTED for part in place)
+    }
+    assert not beyond or (name, scale) == (
+        "eqco.table6",
+        "smoke",
+    )  # whose queues are smaller than any of the paper's
 
 
 @pytest.mark.parametrize("name", ITEMS)
@@ -182,7 +213,11 @@ def test_dcls_baseline_differs_from_dcl_in_nothing_but_the_method():
     b = resolve("imagenet.dcl").leaves()
     differ = {key for key in a | b if a.get(key) != b.get(key)}
     # what DCL has more are arguments of other bases, at None
-    assert {key for key in differ if b.get(key) is not None} == {"method.name", "method.base", "method.crops"}
+    assert {key for key in differ if b.get(key) is not None} == {
+        "method.name",
+        "method.base",
+        "method.crops",
+    }
     assert b["method.base"] == "simclr" and b["method.crops"] == 0
 
 
@@ -199,12 +234,19 @@ def test_byol_in_msbregs_tables_is_msbreg_with_two_views_and_no_regulariser():
     assert byol.row == "BYOL"
     recipe = resolve(byol.recipe, overrides=byol.overrides)
     found = recipe.method.arguments
-    assert (found["views"], found["singular_value"], found["brownian"], found["uniform"]) == (2, 0, 0, 0)
+    assert (found["views"], found["singular_value"], found["brownian"], found["uniform"]) == (
+        2,
+        0,
+        0,
+        0,
+    )
 
 
 def test_turning_exchanges_rows_and_columns():
     before = trials("dcl.table3", "small")
-    assert [(trial.column, trial.row) for trial in before] == [(t.row, t.column) for t in turned(before)]
+    assert [(trial.column, trial.row) for trial in before] == [
+        (t.row, t.column) for t in turned(before)
+    ]
 
 
 def test_a_table_leaves_out_what_the_paper_leaves_out():
@@ -318,7 +360,9 @@ def test_a_row_of_a_table_as_printed(name, row, numbers):
 )
 def test_dcls_table_1_as_printed(panel, row, numbers):
     paper = ITEMS["dcl.table1"].paper
-    assert [paper[panel, row, size] for size in (32, 64, 128, 256, 512)] == [float(x) for x in numbers.split()]
+    assert [paper[panel, row, size] for size in (32, 64, 128, 256, 512)] == [
+        float(x) for x in numbers.split()
+    ]
 
 
 def test_the_numbers_of_figures_are_those_the_texts_state():
@@ -331,7 +375,15 @@ def test_the_numbers_of_figures_are_those_the_texts_state():
     assert paper["MoCo", "without DCL", 256] == 54.7 and paper["MoCo", "with DCL", 256] == 60.8
     moco = ITEMS["eqco.fig2"].paper
     assert (moco["MoCo", "without EqCo", 256], moco["MoCo", "without EqCo", 65536]) == (54.7, 60.6)
-    for name in ("eqco.fig1", "eqco.fig3", "eqco.fig4", "dcl.fig1", "dcl.fig4", "jcl.figM2a", "jcl.figM3"):
+    for name in (
+        "eqco.fig1",
+        "eqco.fig3",
+        "eqco.fig4",
+        "dcl.fig1",
+        "dcl.fig4",
+        "jcl.figM2a",
+        "jcl.figM3",
+    ):
         assert not ITEMS[name].paper, "only drawn: no number may be invented"
 
 

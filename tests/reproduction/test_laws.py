@@ -21,13 +21,22 @@ def test_ends_that_rise():
 
 def test_ends_that_coincide_within_a_share_of_others():
     apart = moved(curves(a=[0, 1], b=[0, 4]), "q")
-    holds = laws.ends_coincide(curves(a=[0, 2.0], b=[9, 2.9]) | apart, panel="p", against="q", share=1 / 3)
-    broken = laws.ends_coincide(curves(a=[0, 2.0], b=[9, 3.1]) | apart, panel="p", against="q", share=1 / 3)
+    holds = laws.ends_coincide(
+        curves(a=[0, 2.0], b=[9, 2.9]) | apart, panel="p", against="q", share=1 / 3
+    )
+    broken = laws.ends_coincide(
+        curves(a=[0, 2.0], b=[9, 3.1]) | apart, panel="p", against="q", share=1 / 3
+    )
     assert holds[0] and not broken[0] and "a range of 3" in holds[1]
 
 
 def test_curves_are_read_in_the_order_of_x_and_as_means_over_seeds():
-    cells = {("p", "a", 10.0): [3.0, 5.0], ("p", "a", 2.0): [1.0], ("p", "a", "words"): [99.0], ("q", "a", 1.0): [7.0]}
+    cells = {
+        ("p", "a", 10.0): [3.0, 5.0],
+        ("p", "a", 2.0): [1.0],
+        ("p", "a", "words"): [99.0],
+        ("q", "a", 1.0): [7.0],
+    }
     assert laws.lines(cells, "p") == {"a": [(2.0, 1.0), (10.0, 4.0)]}
 
 
@@ -56,7 +65,9 @@ def test_a_range_that_is_narrower_from_a_point_on():
 
 
 def test_means_under_their_bounds():
-    cells = curves(**{"mean, epoch 1": [1, 2], "bound, epoch 1": [2, 2], "deviation, epoch 1": [9, 9]})
+    cells = curves(
+        **{"mean, epoch 1": [1, 2], "bound, epoch 1": [2, 2], "deviation, epoch 1": [9, 9]}
+    )
     assert laws.bounded(cells, panel="p")[0]
     assert not laws.bounded(cells | {("p", "mean, epoch 1", 2.0): [2.01]}, panel="p")[0]
 
@@ -66,7 +77,9 @@ def test_who_loses_less_at_the_smallest():
     assert laws.steadier(cells, panel="p", row="ours", than="theirs")[0]
     assert not laws.steadier(cells, panel="p", row="theirs", than="ours")[0]
     collapsed = curves(ours=[10, 10, 10], theirs=[50, 60, 64])
-    assert not laws.steadier(collapsed, panel="p", row="ours", than="theirs")[0], "who has nothing loses nothing"
+    assert not laws.steadier(collapsed, panel="p", row="ours", than="theirs")[0], (
+        "who has nothing loses nothing"
+    )
 
 
 def test_who_is_ahead_on_the_way():
@@ -78,8 +91,14 @@ def test_who_is_ahead_on_the_way():
 def test_one_number_beats_another_by_a_margin():
     cells = {("", "a", "x"): [2.0, 4.0], ("", "b", "x"): [2.0]}
     a, b = ("", "a", "x"), ("", "b", "x")
-    assert laws.beats(cells, better=a, worse=b)[0] and not laws.beats(cells, better=a, worse=b, by=1.0)[0]
-    assert laws.beats(cells, better=b, worse=a, by=-2.0)[0] and "a / x 3.00" in laws.beats(cells, better=a, worse=b)[1]
+    assert (
+        laws.beats(cells, better=a, worse=b)[0]
+        and not laws.beats(cells, better=a, worse=b, by=1.0)[0]
+    )
+    assert (
+        laws.beats(cells, better=b, worse=a, by=-2.0)[0]
+        and "a / x 3.00" in laws.beats(cells, better=a, worse=b)[1]
+    )
 
 
 def test_numbers_that_are_alike():

@@ -19,7 +19,17 @@ from antipode.nets.weights import read
 from antipode.reproduction import make, present, scenes
 from antipode.reproduction.catalog import ITEMS
 from antipode.reproduction.collect import over_epochs, points
-from antipode.reproduction.item import EMPIRICAL, Grid, Item, Law, Panel, Trial, analysis, metric, score
+from antipode.reproduction.item import (
+    EMPIRICAL,
+    Grid,
+    Item,
+    Law,
+    Panel,
+    Trial,
+    analysis,
+    metric,
+    score,
+)
 from antipode.reproduction.plan import make_plan
 from antipode.training import loop as train
 from antipode.training.loop import Interrupted
@@ -36,7 +46,9 @@ def toy(laws=(), *, seeds=1, data="digits", title="a <b>toy</b> & more"):
             (
                 score("knn20"),
                 metric("knn", panel="curve"),
-                analysis("alignment-uniformity", "values.uniformity, head", panel="", column="uniformity"),
+                analysis(
+                    "alignment-uniformity", "values.uniformity, head", panel="", column="uniformity"
+                ),
             ),
             method,
             "kNN",
@@ -86,13 +98,17 @@ def test_cells_hold_the_scores_of_the_runs(made):
         scores = [api.Run(job.folder).scores["knn20"]["value"] for job in jobs]
         assert made.cells["", trial.row, "kNN"] == scores and len(scores) == 2
         curve = [made.cells["curve", trial.row, float(epoch)] for epoch in (1, 2)]
-        logged = [[row["knn"] for row in api.Run(job.folder).metrics() if "knn" in row] for job in jobs]
+        logged = [
+            [row["knn"] for row in api.Run(job.folder).metrics() if "knn" in row] for job in jobs
+        ]
         assert curve == [list(column) for column in zip(*logged, strict=True)]
 
 
 def test_the_record_has_mean_spread_number_and_the_papers_number(made):
     record = json.loads(made.files["json"].read_text())
-    one = next(cell for cell in record["cells"] if (cell["row"], cell["column"]) == ("simclr", "kNN"))
+    one = next(
+        cell for cell in record["cells"] if (cell["row"], cell["column"]) == ("simclr", "kNN")
+    )
     values = made.cells["", "simclr", "kNN"]
     assert one["mean"] == pytest.approx(sum(values) / 2) and one["n"] == 2 and one["paper"] == 12.5
     assert one["std"] == pytest.approx(statistics.stdev(values)) and one["source"] == "nowhere"
@@ -104,7 +120,10 @@ def test_the_record_has_mean_spread_number_and_the_papers_number(made):
 def test_the_text_sets_our_number_beside_the_papers(made):
     text = present.text(make.record(made))
     line = next(line for line in text.splitlines() if line.startswith("simclr"))
-    mean, spread = statistics.mean(made.cells["", "simclr", "kNN"]), statistics.stdev(made.cells["", "simclr", "kNN"])
+    mean, spread = (
+        statistics.mean(made.cells["", "simclr", "kNN"]),
+        statistics.stdev(made.cells["", "simclr", "kNN"]),
+    )
     assert f"{present.number(mean)} ± {present.number(spread)} (12.5)" in line
     assert "- (99.0)" in text and "n = 2 seeds" in text
 
@@ -119,11 +138,15 @@ def test_the_page_is_whole_and_every_text_in_it_is_escaped(made):
 def test_the_picture_is_a_png_and_is_in_the_page(made):
     pytest.importorskip("matplotlib")
     picture = made.files["png"].read_bytes()
-    assert picture.startswith(b"\x89PNG") and present._text(picture) in made.files["html"].read_text()
+    assert (
+        picture.startswith(b"\x89PNG") and present._text(picture) in made.files["html"].read_text()
+    )
 
 
 def test_without_matplotlib_there_is_a_page_without_a_picture(made, monkeypatch, tmp_path):
-    monkeypatch.setattr(present, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    monkeypatch.setattr(
+        present, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name))
+    )
     files = {kind: tmp_path / f"x.{kind}" for kind in ("json", "png", "html")}
     outcome = make.Outcome(made.plan, made.cells, (), (), 1.0, files)
     make.write(outcome)
@@ -185,7 +208,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(made, toys, monkeypa
     assert states == ["finished", "begun"]
     outcome = make.reproduce("toy.table1", "smoke", tmp_path, quiet=True)
     assert outcome.cells == {place: values[:1] for place, values in made.cells.items()}
-    for ours, theirs in zip(outcome.plan.jobs, made.plan.jobs[::2], strict=True):  # of two seeds the first
+    for ours, theirs in zip(
+        outcome.plan.jobs, made.plan.jobs[::2], strict=True
+    ):  # of two seeds the first
         a, b = (read(job.folder / "backbone.safetensors") for job in (ours, theirs))
         assert all(torch.equal(a[name], b[name]) for name in b)
         assert [row["step"] for row in api.Run(ours.folder).metrics()] == [
@@ -195,7 +220,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(made, toys, monkeypa
 
 LAWS = (
     Law("one is one", lambda cells: (True, "it is")),
-    Law("kNN is perfect", lambda cells: (min(cells["", "dcl", "kNN"]) > 100, f"it is {cells['', 'dcl', 'kNN']}")),
+    Law(
+        "kNN is perfect",
+        lambda cells: (min(cells["", "dcl", "kNN"]) > 100, f"it is {cells['', 'dcl', 'kNN']}"),
+    ),
     Law("experience", lambda cells: (False, "not asked at smoke"), EMPIRICAL),
 )
 
@@ -211,7 +239,11 @@ def test_a_violated_law_is_said_loudly_and_is_status_1_after_all_is_written(made
     toys(seeds=2, laws=LAWS)
     status, out, _ = run(capsys, "reproduce", "toy.table1", "--out", str(made.plan.out))
     assert status == 1
-    assert "VIOLATED: kNN is perfect (it is [" in out and "holds: one is one" in out and "experience" not in out
+    assert (
+        "VIOLATED: kNN is perfect (it is [" in out
+        and "holds: one is one" in out
+        and "experience" not in out
+    )
     record = json.loads((made.plan.out / "toy.table1.json").read_text())
     assert [law["holds"] for law in record["laws"]] == [True, False]
     assert "violated" in (made.plan.out / "toy.table1.html").read_text()
@@ -220,14 +252,22 @@ def test_a_violated_law_is_said_loudly_and_is_status_1_after_all_is_written(made
 def test_laws_of_experience_are_asked_of_the_small_scale(made, toys, monkeypatch):
     toys(seeds=2, laws=LAWS)
     outcome = make.reproduce("toy.table1", "small", made.plan.out, quiet=True)
-    assert [law.text for law, _, _ in outcome.laws] == ["one is one", "kNN is perfect", "experience"]
+    assert [law.text for law, _, _ in outcome.laws] == [
+        "one is one",
+        "kNN is perfect",
+        "experience",
+    ]
 
 
 def test_json_is_one_object_with_the_files(made, toys, capsys):
     toys(seeds=2)
     status, out, _ = run(capsys, "reproduce", "toy.table1", "--out", str(made.plan.out), "--json")
     content = json.loads(out)
-    assert status == 0 and content["item"] == "toy.table1" and content["files"]["html"].endswith("toy.table1.html")
+    assert (
+        status == 0
+        and content["item"] == "toy.table1"
+        and content["files"]["html"].endswith("toy.table1.html")
+    )
 
 
 def test_one_run_that_fails_leaves_the_others_and_is_named(made, toys, monkeypatch, tmp_path):
@@ -259,15 +299,25 @@ def test_a_law_whose_numbers_are_missing_is_violated(made):
 def test_a_data_set_that_is_not_there_is_said_before_anything_trains(capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("ANTIPODE_DATA", raising=False)
     monkeypatch.setattr(api, "pretrain", refuse)
-    status, _, err = run(capsys, "reproduce", "dcl.table3", "--scale", "small", "--out", str(tmp_path / "o"))
-    assert status == 2 and "dcl.table3 at scale small needs cifar10" in err and "ANTIPODE_DATA" in err
+    status, _, err = run(
+        capsys, "reproduce", "dcl.table3", "--scale", "small", "--out", str(tmp_path / "o")
+    )
+    assert (
+        status == 2 and "dcl.table3 at scale small needs cifar10" in err and "ANTIPODE_DATA" in err
+    )
     assert err.count("\n") == 1 and not (tmp_path / "o").exists()
-    monkeypatch.setattr(make, "subject", lambda *_, **__: None)  # a supervised network would be fetched
-    status, _, err = run(capsys, "reproduce", "eqco.table8", "--scale", "paper", "--root", str(tmp_path))
+    monkeypatch.setattr(
+        make, "subject", lambda *_, **__: None
+    )  # a supervised network would be fetched
+    status, _, err = run(
+        capsys, "reproduce", "eqco.table8", "--scale", "paper", "--root", str(tmp_path)
+    )
     assert status == 2 and "needs coco" in err and str(tmp_path) in err
 
 
-def test_the_folder_of_the_data_is_for_the_time_of_the_call_and_no_part_of_a_recipe(monkeypatch, tmp_path):
+def test_the_folder_of_the_data_is_for_the_time_of_the_call_and_no_part_of_a_recipe(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("ANTIPODE_DATA", "/before")
     with make.data_in(tmp_path):
         assert os.environ["ANTIPODE_DATA"] == str(tmp_path)
@@ -284,7 +334,9 @@ def test_the_folder_of_the_data_is_for_the_time_of_the_call_and_no_part_of_a_rec
 
 
 def test_a_network_that_nobody_trained_is_judged_like_a_run(monkeypatch, tmp_path):
-    trial = Trial("random:resnet10-slim", {"data.name": "digits"}, (score("knn20"),), "random", "kNN")
+    trial = Trial(
+        "random:resnet10-slim", {"data.name": "digits"}, (score("knn20"),), "random", "kNN"
+    )
     grids = dict.fromkeys(("smoke", "small", "paper"), Grid((trial,), "note", 2))
     monkeypatch.setitem(ITEMS, "x.table1", Item("t", "q?", "s", "t", (Panel(),), grids))
     monkeypatch.setattr(api, "pretrain", refuse)
@@ -309,7 +361,12 @@ def test_a_protocol_with_a_data_set_of_its_own_is_found_and_not_run_again(monkey
     home = scenes.draw(tmp_path, 4, 3)
     quick = {
         "data.name": f"folder:{home}/coco/images",
-        **{"backbone.name": "resnet10-slim", "backbone.stem": "small", "train.epochs": 1, "train.batch": 4},
+        **{
+            "backbone.name": "resnet10-slim",
+            "backbone.stem": "small",
+            "train.epochs": 1,
+            "train.batch": 4,
+        },
         **{"views.policy": "simclr-cifar", "views.size": 16},
     }
     trials = (
@@ -322,12 +379,16 @@ def test_a_protocol_with_a_data_set_of_its_own_is_found_and_not_run_again(monkey
         outcome = make.reproduce("x.table1", "smoke", tmp_path / "o", root=home, quiet=True)
         assert outcome.ok and seen == ["coco", "coco"], "once for each network, and never again"
         assert outcome.cells == {
-            ("", row, c): [x] for row in ("trained", "random") for c, x in (("AP", 40), ("AP50", 60))
+            ("", row, c): [x]
+            for row in ("trained", "random")
+            for c, x in (("AP", 40), ("AP50", 60))
         }
 
 
 def test_a_library_that_is_not_there_is_said_before_anything_trains(monkeypatch, tmp_path):
-    monkeypatch.setattr(make, "library", lambda: (_ for _ in ()).throw(ValueError("needs pycocotools")))
+    monkeypatch.setattr(
+        make, "library", lambda: (_ for _ in ()).throw(ValueError("needs pycocotools"))
+    )
     monkeypatch.setattr(api, "pretrain", refuse)
     with pytest.raises(ValueError, match="pycocotools"):
         make.reproduce("eqco.table8", "smoke", tmp_path, quiet=True)
@@ -335,10 +396,19 @@ def test_a_library_that_is_not_there_is_said_before_anything_trains(monkeypatch,
 
 def test_the_plan_says_what_it_would_do_and_does_nothing(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(api, "pretrain", refuse)
-    status, out, _ = run(capsys, "reproduce", "eqco.fig2", "--scale", "paper", "--plan", "--out", str(tmp_path / "o"))
+    status, out, _ = run(
+        capsys, "reproduce", "eqco.fig2", "--scale", "paper", "--plan", "--out", str(tmp_path / "o")
+    )
     lines = out.splitlines()
-    assert status == 0 and "GPU-hours" in lines[1] and len(lines) == 2 + 39 and not (tmp_path / "o").exists()
-    assert all(line.startswith("to train     antipode pretrain imagenet.eqco") for line in lines[2:])
+    assert (
+        status == 0
+        and "GPU-hours" in lines[1]
+        and len(lines) == 2 + 39
+        and not (tmp_path / "o").exists()
+    )
+    assert all(
+        line.startswith("to train     antipode pretrain imagenet.eqco") for line in lines[2:]
+    )
 
 
 def test_several_processes_are_refused(capsys, monkeypatch, tmp_path):
@@ -389,7 +459,11 @@ def test_columns_that_are_numbers_stand_in_their_order_and_a_deviation_is_a_ribb
 
 
 def test_a_text_of_a_long_curve_says_what_it_leaves_out_and_keeps_the_papers_numbers():
-    item = replace(ITEMS["eqco.table6"], panels=(Panel("c", "curve", "epoch", "%"),), paper={("c", "row", 17): 1.0})
+    item = replace(
+        ITEMS["eqco.table6"],
+        panels=(Panel("c", "curve", "epoch", "%"),),
+        paper={("c", "row", 17): 1.0},
+    )
     cells = {("c", "row", epoch): [1.0] for epoch in range(1, 101)}
     record = {"cells": [present.cell(item, cells, place) for place in cells]}
     lines = present._panel(record, item.panels[0]._asdict())
@@ -398,7 +472,13 @@ def test_a_text_of_a_long_curve_says_what_it_leaves_out_and_keeps_the_papers_num
 
 def test_durations_and_numbers_are_for_people():
     assert [present.duration(x) for x in (5, 89, 120, 7200)] == ["5 s", "89 s", "2 min", "2.0 h"]
-    assert [present.number(x) for x in (None, 0.0, 71.94, -1.518, 0.00123)] == ["-", "0.0", "71.9", "-1.52", "0.00123"]
+    assert [present.number(x) for x in (None, 0.0, 71.94, -1.518, 0.00123)] == [
+        "-",
+        "0.0",
+        "71.9",
+        "-1.52",
+        "0.00123",
+    ]
     assert [present.number(x) for x in (0.9996, 1.0, 3.5)] == ["0.9996", "1", "3.5"]
 
 
@@ -408,8 +488,12 @@ def test_one_item_from_end_to_end(capsys, tmp_path):
     assert status == 0 and "1 of 1 runs to train" in err and "1 of 1, about a minute left" in err
     assert out.count("holds: ") == 3 and "VIOLATED" not in out and "MISSING" not in out
     record = json.loads((tmp_path / "dcl.fig1.json").read_text())
-    mean = {cell["column"]: cell["mean"] for cell in record["cells"] if cell["row"] == "mean of q_B"}
-    assert list(mean) == [4, 8, 16, 32, 64, 128, 256, 512, 1024] and 0 < mean[4] < 0.9 < mean[1024] < 1
+    mean = {
+        cell["column"]: cell["mean"] for cell in record["cells"] if cell["row"] == "mean of q_B"
+    }
+    assert (
+        list(mean) == [4, 8, 16, 32, 64, 128, 256, 512, 1024] and 0 < mean[4] < 0.9 < mean[1024] < 1
+    )
     shares = [cell["mean"] for cell in record["cells"] if cell["row"] == "batch size 32"]
     assert len(shares) == 100 and sum(shares) == pytest.approx(1)
 

@@ -7,13 +7,32 @@ import pytest
 from antipode.recipe.resolve import resolve
 from antipode.reproduction.catalog import ITEMS
 from antipode.reproduction.item import Grid, Item, Panel, Trial, score
-from antipode.reproduction.plan import V100, cost, digest, forward, judging, listing, make_plan, work
+from antipode.reproduction.plan import (
+    V100,
+    cost,
+    digest,
+    forward,
+    judging,
+    listing,
+    make_plan,
+    work,
+)
 
 
 def test_a_recipe_has_one_digest_wherever_it_lies_and_another_for_every_value_that_matters():
     plain = digest(resolve("digits.simclr"))
-    assert digest(resolve("digits.simclr", overrides={"data.root": "/elsewhere", "train.device": "cpu"})) == plain
-    for change in ({"train.seed": 1}, {"method.tau": 0.3}, {"monitor.knn_every": 1}, {"train.keep": 9}):
+    assert (
+        digest(
+            resolve("digits.simclr", overrides={"data.root": "/elsewhere", "train.device": "cpu"})
+        )
+        == plain
+    )
+    for change in (
+        {"train.seed": 1},
+        {"method.tau": 0.3},
+        {"monitor.knn_every": 1},
+        {"train.keep": 9},
+    ):
         assert digest(resolve("digits.simclr", overrides=change)) != plain, change
 
 
@@ -28,7 +47,9 @@ def test_trials_with_one_recipe_share_a_run(tmp_path):
 def test_items_share_runs_in_one_folder(tmp_path):
     first, second = (make_plan(name, "paper", tmp_path) for name in ("eqco.table3", "eqco.table4"))
     both = {job.folder for job in first.jobs} & {job.folder for job in second.jobs}
-    assert len(both) == 1, "SiMo with momentum .999 and Sync BN over 100 epochs stands in both tables"
+    assert len(both) == 1, (
+        "SiMo with momentum .999 and Sync BN over 100 epochs stands in both tables"
+    )
 
 
 def test_seeds_are_runs_of_their_own_and_their_number_can_be_chosen(tmp_path):
@@ -48,10 +69,14 @@ def test_what_is_finished_is_not_planned_again(tmp_path):
     (second.folder / "checkpoints").mkdir(parents=True)
     (second.folder / "checkpoints" / "last.pt").touch()
     again = make_plan("eqco.table3", "smoke", tmp_path)
-    assert [job.state for job in again.jobs] == ["finished", "begun"] and again.missing == (again.jobs[1],)
+    assert [job.state for job in again.jobs] == ["finished", "begun"] and again.missing == (
+        again.jobs[1],
+    )
     assert "1 of 2 runs to train" in cost(again)
     (second.folder / "backbone.safetensors").touch()
-    assert cost(make_plan("eqco.table3", "smoke", tmp_path)) == "0 of 2 runs to train: all are there"
+    assert (
+        cost(make_plan("eqco.table3", "smoke", tmp_path)) == "0 of 2 runs to train: all are there"
+    )
 
 
 def test_the_command_of_a_job_is_the_job(tmp_path):
@@ -63,7 +88,10 @@ def test_the_command_of_a_job_is_the_job(tmp_path):
         sets = [value for flag, value in flags if flag == "--set"]
         given = dict(flag for flag in flags if flag[0] != "--set")
         assert (program, command) == ("antipode", "pretrain") and given["--out"] == str(job.folder)
-        assert resolve(recipe, overrides=sets, flags={"train.seed": int(given["--seed"])}) == job.recipe
+        assert (
+            resolve(recipe, overrides=sets, flags={"train.seed": int(given["--seed"])})
+            == job.recipe
+        )
 
 
 def test_the_cost_of_moco_v2_is_that_of_its_release(tmp_path):
@@ -74,7 +102,9 @@ def test_the_cost_of_moco_v2_is_that_of_its_release(tmp_path):
 
 
 def test_operations_are_counted_as_the_field_does():
-    assert forward("resnet50", "imagenet", 224) == pytest.approx(2 * 4.09e9, rel=0.01)  # 4.09 G multiplications
+    assert forward("resnet50", "imagenet", 224) == pytest.approx(
+        2 * 4.09e9, rel=0.01
+    )  # 4.09 G multiplications
     assert forward("resnet18", "small", 32) == pytest.approx(2 * 0.556e9, rel=0.01)
 
 
@@ -91,16 +121,24 @@ def test_judging_counts_linear_protocols_and_detectors(tmp_path):
     images = 1_281_167 * forward("resnet50", "imagenet", 224)
     assert judging(make_plan("eqco.table1", "paper", tmp_path)) == pytest.approx(3 * 100 * images)
     detectors = judging(make_plan("eqco.table8", "paper", tmp_path))
-    assert detectors / 4 / V100 / 3600 == pytest.approx(34, rel=0.1)  # Detectron2 states 42 V100-hours, heads included
+    assert detectors / 4 / V100 / 3600 == pytest.approx(
+        34, rel=0.1
+    )  # Detectron2 states 42 V100-hours, heads included
     assert judging(make_plan("eqco.fig4", "paper", tmp_path)) == 0
 
 
-def test_a_network_that_is_not_trained_costs_nothing_and_has_a_folder_for_each_seed(tmp_path, monkeypatch):
+def test_a_network_that_is_not_trained_costs_nothing_and_has_a_folder_for_each_seed(
+    tmp_path, monkeypatch
+):
     trial = Trial("random:resnet18", {"data.name": "cifar10"}, (score("knn"),), "random", "knn")
     grids = dict.fromkeys(("smoke", "small", "paper"), Grid((trial,), "note", 2))
     monkeypatch.setitem(ITEMS, "x.table1", Item("t", "q?", "s", "t", (Panel(),), grids))
     plan = make_plan("x.table1", "smoke", tmp_path)
-    assert not plan.missing and len({job.folder for job in plan.jobs}) == 2 and plan.jobs[0].state == "not trained"
+    assert (
+        not plan.missing
+        and len({job.folder for job in plan.jobs}) == 2
+        and plan.jobs[0].state == "not trained"
+    )
     assert listing(plan)[2].split() == ["not", "trained", "random:resnet18"]
 
 

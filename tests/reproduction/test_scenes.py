@@ -27,7 +27,9 @@ def test_scenes_are_read_as_coco(home):
 
 def test_a_box_is_the_smallest_that_holds_its_mask_and_area_counts_its_pixels(home):
     notes = json.loads((home / "coco" / "instances_train.json").read_text())
-    assert [note["id"] for note in notes["annotations"]] == list(range(1, len(notes["annotations"]) + 1))
+    assert [note["id"] for note in notes["annotations"]] == list(
+        range(1, len(notes["annotations"]) + 1)
+    )
     for note in notes["annotations"]:
         inside = mask(note["segmentation"], scenes.SIDE, scenes.SIDE)
         rows, columns = inside.nonzero().unbind(1)
@@ -57,7 +59,9 @@ def test_scenes_are_the_same_every_time_and_train_and_test_differ(home, tmp_path
     again = scenes.draw(tmp_path, 12, 5)
     for name in ("instances_train.json", "instances_val.json"):
         assert (again / "coco" / name).read_text() == (home / "coco" / name).read_text()
-    files = [Image.open(home / "coco" / "images" / f"{part}-00000.png") for part in ("train", "val")]
+    files = [
+        Image.open(home / "coco" / "images" / f"{part}-00000.png") for part in ("train", "val")
+    ]
     assert files[0].tobytes() != files[1].tobytes()
     before = (home / "coco" / "instances_val.json").stat().st_mtime_ns
     scenes.draw(home.parent, 12, 5)
@@ -68,7 +72,11 @@ def test_a_mask_that_starts_inside_is_written_as_coco_does():
     inside = torch.zeros(4, 5, dtype=torch.bool)
     inside[0:2, 0] = True
     note = scenes._annotation(inside, 3)
-    assert note["segmentation"]["counts"] == [0, 2, 18] and note["bbox"] == [0, 0, 1, 2] and note["area"] == 2
+    assert (
+        note["segmentation"]["counts"] == [0, 2, 18]
+        and note["bbox"] == [0, 0, 1, 2]
+        and note["area"] == 2
+    )
     assert torch.equal(mask(note["segmentation"], 4, 5).bool(), inside)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from antipode.core.learner import Learner
 from antipode.runs import folder as rundir
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 from antipode.training.loop import train
 from tests.training.runs import pretrain, small_recipe, small_splits
 from tests.toys import Tiny
@@ -25,7 +25,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="forks")
 def go(path, epochs=1, overwrite=False, **more):
     torch.manual_seed(5)
     recipe = small_recipe("simclr", epochs, **more)
-    train(recipe, RunDir(path), splits=small_splits(), backbone=Tiny(), overwrite=overwrite, quiet=True)
+    train(recipe, RunFolder(path), splits=small_splits(), backbone=Tiny(), overwrite=overwrite, quiet=True)
 
 
 def content(path):
@@ -90,28 +90,28 @@ def test_files_of_a_folder_that_holds_no_run_are_nobodys_to_remove(tmp_path):
     go(tmp_path, overwrite=True)
     go(tmp_path, overwrite=True, **{"train.seed": 3})  # and where there is one, those whose names a run does not use
     assert all((tmp_path / name).read_text() == name for name in ("package.json", "labels.jsonl", "a.txt"))
-    assert RunDir(tmp_path).read_json("recipe.json")["train"]["seed"] == 3
+    assert RunFolder(tmp_path).read_json("recipe.json")["train"]["seed"] == 3
 
 
 @pytest.mark.parametrize("left", [(), ("tensorboard",), ("features", "metrics.jsonl")])
 def test_a_recovery_that_was_killed_is_taken_up_again(old, left):
     """It removes the new run's files and its recipe last: whatever is left of it, the old run comes back whole."""
     before = content(old)
-    with contextlib.suppress(KeyboardInterrupt), RunDir(old).replacing():
+    with contextlib.suppress(KeyboardInterrupt), RunFolder(old).replacing():
         (old / "recipe.json").write_text("{}")
         for name in left:
             (old / name).mkdir() if "." not in name else (old / name).write_text("")
         (old / ".old").rename(old / ".kept")  # as if killed here: what follows does not recover
         raise KeyboardInterrupt
     (old / ".kept").rename(old / ".old")
-    RunDir(old).recover()
+    RunFolder(old).recover()
     assert content(old) == before
 
 
 def test_nothing_of_a_folder_without_a_run_is_set_aside(tmp_path):
     (tmp_path / "features").mkdir()
     (tmp_path / "features" / "w.txt").write_text("mine")
-    with RunDir(tmp_path).replacing() as gone:
+    with RunFolder(tmp_path).replacing() as gone:
         assert (tmp_path / "features" / "w.txt").exists()
         gone()
     assert (tmp_path / "features" / "w.txt").read_text() == "mine"
@@ -129,9 +129,9 @@ def test_a_failure_after_the_first_step_is_a_run_to_go_on_with(old, monkeypatch)
     with pytest.raises(ValueError, match="out of luck"):
         go(old, epochs=2, overwrite=True, **{"train.seed": 3, "train.checkpoint_every": 1})
     monkeypatch.undo()
-    assert RunDir(old).read_json("recipe.json")["train"]["seed"] == 3
+    assert RunFolder(old).read_json("recipe.json")["train"]["seed"] == 3
     go(old, epochs=2, **{"train.seed": 3})
-    assert [row["step"] for row in RunDir(old).metrics()] == [0, 1, 2, 3]
+    assert [row["step"] for row in RunFolder(old).metrics()] == [0, 1, 2, 3]
 
 
 def dies_after(count, work):
@@ -174,7 +174,7 @@ def test_a_kill_at_any_moment_leaves_one_of_the_two_runs_whole(tmp_path, stands)
 
     outcomes = set()
     for count in itertools.count():
-        run = RunDir(tmp_path / f"{count}")
+        run = RunFolder(tmp_path / f"{count}")
         made(run.path, "old")
         done = dies_after(count, work)
         run.recover()
@@ -196,23 +196,23 @@ def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
         [sys.executable, "-c", hold, str(tmp_path / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout.readline() == b"held\n"
-        run = RunDir(tmp_path)
+        run = RunFolder(tmp_path)
         with pytest.raises(ValueError, match=rf"is in use: process {other.pid} trains there, wait for it or stop it"):
             run.claim(patience=0.2)
         other.stdin.close()
         run.claim(patience=30)
     assert (tmp_path / ".lock").read_text() == str(os.getpid())
     run.release()
-    RunDir(tmp_path).claim(patience=0)
+    RunFolder(tmp_path).claim(patience=0)
 
 
-CLAIM = "import sys; from antipode.runs.folder import RunDir; RunDir(sys.argv[1]).claim(patience=0)"
+CLAIM = "import sys; from antipode.runs.folder import RunFolder; RunFolder(sys.argv[1]).claim(patience=0)"
 
 
 @posix
 def test_a_folder_belongs_to_one_in_a_process_too(tmp_path):
     """A record lock alone would be given to a second thread as well, and be lost for the first when that lets go."""
-    one, other = RunDir(tmp_path), RunDir(tmp_path / "." / ".." / tmp_path.name)
+    one, other = RunFolder(tmp_path), RunFolder(tmp_path / "." / ".." / tmp_path.name)
     claim = [sys.executable, "-c", CLAIM, str(tmp_path)]
     one.claim()
     with pytest.raises(ValueError, match=f"is in use: process {os.getpid()} trains there"):
@@ -223,7 +223,7 @@ def test_a_folder_belongs_to_one_in_a_process_too(tmp_path):
     child = os.fork()
     if not child:  # which has our memory but not our lock
         try:
-            RunDir(tmp_path).claim(patience=0)
+            RunFolder(tmp_path).claim(patience=0)
         except ValueError:
             os._exit(3)
         os._exit(0)
@@ -232,7 +232,7 @@ def test_a_folder_belongs_to_one_in_a_process_too(tmp_path):
     child = os.fork()
     if not child:  # what it had of ours it may drop, and keeps what it took itself
         os.read(read, 1)
-        mine = RunDir(tmp_path)
+        mine = RunFolder(tmp_path)
         mine.claim(patience=5)
         other.release()
         os._exit(b"is in use" in subprocess.run(claim, capture_output=True, check=False).stderr)
@@ -241,7 +241,7 @@ def test_a_folder_belongs_to_one_in_a_process_too(tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     other.claim(patience=5)
     shutil.rmtree(tmp_path)
-    third = RunDir(tmp_path)  # the folder is another one now
+    third = RunFolder(tmp_path)  # the folder is another one now
     third.claim(patience=0)
     assert b"is in use" in subprocess.run(claim, capture_output=True, check=False).stderr
     other.release()
@@ -267,9 +267,9 @@ def test_lines_of_the_log_that_are_none_are_passed_over(old):
     file = old / "metrics.jsonl"
     whole = file.read_bytes()
     file.write_bytes(b"5\n" + b'{"step": 1, "loss": \xff}\n' + b"[1]\n" + whole)
-    assert RunDir(old).metrics() == [json.loads(line) for line in whole.splitlines()]
-    RunDir(old).rewind(1)
-    assert [row["step"] for row in RunDir(old).metrics()] == [0]
+    assert RunFolder(old).metrics() == [json.loads(line) for line in whole.splitlines()]
+    RunFolder(old).rewind(1)
+    assert [row["step"] for row in RunFolder(old).metrics()] == [0]
 
 
 def test_a_checkpoint_that_torch_cannot_write_is_told_in_a_sentence(tmp_path, monkeypatch):

@@ -20,8 +20,8 @@ from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import Splits
 from antipode.recipe.resolve import resolve
 from antipode.training import loop
-from antipode.training.build import Job
-from antipode.training.record import Book
+from antipode.training.build import Setup
+from antipode.training.record import Recorder
 from tests.toys import SMALL, Tiny
 
 IMAGES, BATCH = 40, 16  # two steps an epoch, and a remainder that is dropped
@@ -29,7 +29,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def pixels():
-    return torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return torch.randint(
+        0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
 
 
 def small_splits():
@@ -40,7 +42,12 @@ def small_splits():
 def small(method, epochs=5):
     """What makes a run of a method small."""
     chosen = {f"method.{name}": value for name, value in SMALL[method].items()}
-    own = {"train.epochs": epochs, "train.batch": BATCH, "train.device": "cpu", "monitor.log_every": 1}
+    own = {
+        "train.epochs": epochs,
+        "train.batch": BATCH,
+        "train.device": "cpu",
+        "monitor.log_every": 1,
+    }
     return chosen | own | {"views.policy": "shapes", "views.size": 16}
 
 
@@ -68,7 +75,16 @@ def environment():
 
 
 def torchrun(*options):
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options, "-m"]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        *options,
+        "-m",
+    ]
 
 
 def started(out, *options, methods, epochs, more=None, die=(), **further):
@@ -81,7 +97,9 @@ def started(out, *options, methods, epochs, more=None, die=(), **further):
 def launch(*arguments, **spec):
     """Run this file on two ranks; what came out."""
     command = started(*arguments, **spec)
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=False, timeout=300
+    )
 
 
 def children(pid):
@@ -102,20 +120,26 @@ def alive(pid):
         return False
 
 
-def reached(run, rows, child, said):
+def reached(run, rows, child, log):
     """Wait until a run that was just started has recorded so many rows; it may not end before."""
     begun, seen = time.time(), []
     while child.poll() is None:
         described = run / "env.json"
-        if described.exists() and described.stat().st_mtime >= begun - 1:  # rows of before are taken back about now
-            seen.append(sum(1 for _ in (run / "metrics.jsonl").open()) if (run / "metrics.jsonl").exists() else 0)
+        if (
+            described.exists() and described.stat().st_mtime >= begun - 1
+        ):  # rows of before are taken back about now
+            seen.append(
+                sum(1 for _ in (run / "metrics.jsonl").open())
+                if (run / "metrics.jsonl").exists()
+                else 0
+            )
         if seen and seen[-1] >= min(seen) + rows:
             return
         time.sleep(0.02)
-    raise AssertionError(f"it ended by itself: {said.read_text()}")
+    raise AssertionError(f"it ended by itself: {log.read_text()}")
 
 
-class Dumping(Book):
+class Dumping(Recorder):
     """At the end every rank writes a digest of its learner."""
 
     def finish(self):
@@ -150,7 +174,7 @@ def deadly(out, die):
     if attempt >= len(die):
         return
     rank, step = map(int, die[attempt].split("@"))
-    prepare = Job.prepare
+    prepare = Setup.prepare
 
     def prepare_or_die(self, at):
         if at == step and dist.rank() == rank:
@@ -158,12 +182,12 @@ def deadly(out, die):
             os.kill(os.getpid(), signal.SIGKILL)
         return prepare(self, at)
 
-    Job.prepare = prepare_or_die
+    Setup.prepare = prepare_or_die
 
 
 def main(out, methods, epochs, more, die, **options):
     """Train the methods one after the other; the last one is the fatal one."""
-    loop.Book = Dumping
+    loop.Recorder = Dumping
     for method in methods:
         if method == methods[-1]:
             deadly(out, die)

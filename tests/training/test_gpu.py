@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import antipode
-from antipode.training.record import Book, Interrupted
+from antipode.training.record import Interrupted, Recorder
 from antipode.training.step import Slower
 
 pytestmark = [
@@ -22,7 +22,9 @@ pytestmark = [
 def trained(method, out):
     torch.compiler.reset()
     values = {"train.deterministic": True, "train.epochs": 4}
-    return antipode.pretrain(f"digits.{method}", out=out, device="cuda", overrides=values, quiet=True)
+    return antipode.pretrain(
+        f"digits.{method}", out=out, device="cuda", overrides=values, quiet=True
+    )
 
 
 class Asks(nn.Module):
@@ -41,16 +43,25 @@ def test_a_network_that_can_be_neither_compiled_nor_captured_trains_all_the_same
     torch.compiler.reset()
     with pytest.warns(Slower, match="training goes on without it") as told:
         run = antipode.pretrain(
-            method="simclr", data="shapes", backbone=Asks(), epochs=1, out=tmp_path, device="cuda", quiet=True
+            method="simclr",
+            data="shapes",
+            backbone=Asks(),
+            epochs=1,
+            out=tmp_path,
+            device="cuda",
+            quiet=True,
         )
-    said = " ".join(str(one.message) for one in told)
-    assert "compiling the learner failed" in said and "capturing the step as a CUDA graph failed" in said
+    output = " ".join(str(one.message) for one in told)
+    assert (
+        "compiling the learner failed" in output
+        and "capturing the step as a CUDA graph failed" in output
+    )
     assert (run.path / "backbone.safetensors").exists() and run.metrics()[-1]["loss"] > 0
 
 
 @pytest.mark.parametrize("method", ["dcl", "adco", "mocov2", "byol"])
 def test_a_cut_run_continues_bit_for_bit(method, tmp_path, monkeypatch):
-    whole, plain = trained(method, tmp_path / "whole"), Book.note
+    whole, plain = trained(method, tmp_path / "whole"), Recorder.note
 
     def cut(book, step, *rest):
         plain(book, step, *rest)
@@ -58,7 +69,7 @@ def test_a_cut_run_continues_bit_for_bit(method, tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(Book, "note", cut)
+        patch.setattr(Recorder, "note", cut)
         trained(method, tmp_path / "cut")
     cut_run = trained(method, tmp_path / "cut")
     a, b = (load_file(run.path / "backbone.safetensors") for run in (whole, cut_run))

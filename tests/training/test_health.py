@@ -10,12 +10,12 @@ from antipode import functional as A
 from antipode.core.negatives import Queue
 from antipode.reporting import warnings as concern
 from antipode.reporting.gather import gather
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 from antipode.training import health
 from antipode.training import record as book
-from antipode.training.build import Job, build
+from antipode.training.build import Setup, build
 from antipode.training.loop import train
-from antipode.training.record import Book, Interrupted, Unhealthy
+from antipode.training.record import Interrupted, Recorder, Unhealthy
 from antipode.types import Output
 from tests.toys import VARIANTS, Tiny, batch, make
 from tests.toys import train as steps
@@ -28,7 +28,11 @@ def row(learner, out, step=0):
 
 def vectors(learner, b):
     """Online vectors and keys (N,D) of each view, straight through the networks; none is of length one."""
-    online = learner.online(torch.cat(b.views)).chunk(len(b.views)) if learner.joint else map(learner.online, b.views)
+    online = (
+        learner.online(torch.cat(b.views)).chunk(len(b.views))
+        if learner.joint
+        else map(learner.online, b.views)
+    )
     z = list(online)
     p = [x if learner.predictor is None else learner.predictor(x) for x in z]
     return p, [learner.twin.net(view) for view in b.views] if hasattr(learner.twin, "net") else z
@@ -62,23 +66,34 @@ def test_alignment_of_centroids_counts_that_they_are_shorter(double):
 def naive_negative(learner, b):
     """Loops over queries and what repels them."""
     p, k = vectors(learner, b)
-    queue = [vector for part in learner.modules() if isinstance(part, Queue) for vector in part.vectors]
+    queue = [
+        vector for part in learner.modules() if isinstance(part, Queue) for vector in part.vectors
+    ]
     bank = list(learner.objective.bank.weight) if hasattr(learner.objective, "bank") else []
     found = []
     for query, key in [(0, 1), (1, 0)] if learner.joint else [(0, 1)]:
         for i, q in enumerate(p[query]):
-            near = [k[view][j] for view in ((0, 1) if learner.joint else (key,)) for j in range(len(b.owner)) if j != i]
+            near = [
+                k[view][j]
+                for view in ((0, 1) if learner.joint else (key,))
+                for j in range(len(b.image_ids))
+                if j != i
+            ]
             found += [cosine(q, other) for other in (queue or [*near, *bank])]
     return sum(found) / len(found)
 
 
-@pytest.mark.parametrize("variant", ["simclr", "dcl", "dclw", "mocov2", "dcl-mocov2", "adco", "invspread", "eqco"])
+@pytest.mark.parametrize(
+    "variant", ["simclr", "dcl", "dclw", "mocov2", "dcl-mocov2", "adco", "invspread", "eqco"]
+)
 def test_the_negative_similarity_is_the_mean_cosine_with_what_repels(double, variant):
     grouped = variant in ("mocov2", "dcl-mocov2", "adco", "eqco")
     learner = make(variant, **({"groups": 1} if grouped else {}))
     steps(learner, 3)  # a bank of 12 is full after 2
     b = batch(2, step=5)
-    assert float(learner(b).metrics["negative"]) == pytest.approx(naive_negative(learner, b), rel=1e-8, abs=1e-12)
+    assert float(learner(b).metrics["negative"]) == pytest.approx(
+        naive_negative(learner, b), rel=1e-8, abs=1e-12
+    )
 
 
 def test_npids_negatives_are_the_memory_of_all_other_images(double):
@@ -108,7 +123,9 @@ def test_the_multiplier_is_the_mean_q_b(double):
     assert torch.allclose(learner(b).metrics["multiplier"], expected)
 
 
-@pytest.mark.parametrize(("size", "images", "end"), [(20, 8, 7), (20, 20, 3), (5, 8, 4), (100, 8, 9), (24, 8, 6)])
+@pytest.mark.parametrize(
+    ("size", "images", "end"), [(20, 8, 7), (20, 20, 3), (5, 8, 4), (100, 8, 9), (24, 8, 6)]
+)
 def test_the_age_of_a_queue_is_that_of_its_keys(size, images, end):
     """Keys carry the number of their step; the random vectors of the start carry none."""
     learner = make("mocov2", queue=size, dim=2)
@@ -123,7 +140,7 @@ def test_the_age_of_a_queue_is_that_of_its_keys(size, images, end):
 
 
 def test_the_drift_of_a_bank_is_measured_from_check_to_check():
-    learner, watch = make("adco", dim=2), health.Watch()
+    learner, watch = make("adco", dim=2), health.HealthMonitor()
     bank = learner.objective.bank
     assert watch.drift(learner) is None and watch.bank is None  # still filling
     steps(learner, 3)
@@ -131,7 +148,9 @@ def test_the_drift_of_a_bank_is_measured_from_check_to_check():
     angles = torch.linspace(0, 1, len(bank.weight))
     with torch.no_grad():
         x, y = bank.weight.clone().unbind(1)
-        turned = torch.stack([x * angles.cos() - y * angles.sin(), x * angles.sin() + y * angles.cos()], 1)
+        turned = torch.stack(
+            [x * angles.cos() - y * angles.sin(), x * angles.sin() + y * angles.cos()], 1
+        )
         bank.weight.copy_(turned * 3)  # lengths do not matter
     kept = bank.weight.clone()
     assert watch.drift(learner) == pytest.approx(float((1 - angles.cos()).mean()), abs=1e-6)
@@ -142,7 +161,9 @@ def test_the_drift_of_a_bank_is_measured_from_check_to_check():
 def test_a_large_batch_is_judged_by_a_part_of_it():
     keys = torch.arange(3 * health.ENOUGH + 1.0)[:, None]
     part = health.some(keys)
-    assert len(part) <= health.ENOUGH and part[1] == 4 and torch.equal(health.some(keys[:9]), keys[:9])
+    assert (
+        len(part) <= health.ENOUGH and part[1] == 4 and torch.equal(health.some(keys[:9]), keys[:9])
+    )
 
 
 # what is recorded and kept
@@ -150,7 +171,7 @@ def test_a_large_batch_is_judged_by_a_part_of_it():
 
 def go(recipe, path, **options):
     torch.manual_seed(5)
-    train(recipe, RunDir(path), splits=small_splits(), backbone=Tiny(), quiet=True, **options)
+    train(recipe, RunFolder(path), splits=small_splits(), backbone=Tiny(), quiet=True, **options)
     return last(path)
 
 
@@ -159,10 +180,14 @@ def test_health_changes_no_bit_of_training_and_comes_when_it_is_due(method, tmp_
     often = go(small_recipe(method, **{"monitor.health_every": 3}), tmp_path / "often")
     never = go(small_recipe(method, **{"monitor.health_every": 0}), tmp_path / "never")
     assert all(equal(often[part], never[part]) for part in ("learner", "optim", "torch"))
-    rows = RunDir(tmp_path / "often").metrics()
+    rows = RunFolder(tmp_path / "often").metrics()
     assert [one["step"] for one in rows if "rank" in one] == [0, 3, 6, 9]
-    assert [one["step"] for one in rows if "bank_drift" in one] == ([3, 6, 9] if method == "adco" else [])
-    assert [one["step"] for one in rows if "queue_age" in one] == ([3, 6, 9] if method == "mocov2" else [])
+    assert [one["step"] for one in rows if "bank_drift" in one] == (
+        [3, 6, 9] if method == "adco" else []
+    )
+    assert [one["step"] for one in rows if "queue_age" in one] == (
+        [3, 6, 9] if method == "mocov2" else []
+    )
     assert all("alignment" in one for one in rows if "rank" in one)
 
 
@@ -170,7 +195,7 @@ def test_the_drift_survives_a_stop_between_two_checks(tmp_path, monkeypatch):
     """The next check compares with the one before the stop."""
     recipe = small_recipe("adco", **{"monitor.health_every": 3})
     go(recipe, tmp_path / "whole")
-    run = Job.run
+    run = Setup.run
 
     def short(self, start):
         for made in run(self, start):
@@ -178,11 +203,14 @@ def test_the_drift_survives_a_stop_between_two_checks(tmp_path, monkeypatch):
             if made[0] == 4 and start == 0:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(Job, "run", short)
+    monkeypatch.setattr(Setup, "run", short)
     with pytest.raises(KeyboardInterrupt):
-        go(small_recipe("adco", **{"monitor.health_every": 3, "train.checkpoint_every": 2}), tmp_path / "halves")
+        go(
+            small_recipe("adco", **{"monitor.health_every": 3, "train.checkpoint_every": 2}),
+            tmp_path / "halves",
+        )
     go(recipe, tmp_path / "halves")
-    rows = [[{k: v for k, v in one.items() if k != "images_per_second"} for one in RunDir(tmp_path / name).metrics()]
+    rows = [[{k: v for k, v in one.items() if k != "images_per_second"} for one in RunFolder(tmp_path / name).metrics()]
             for name in ("whole", "halves")]  # fmt: skip
     assert rows[0] == rows[1] and equal(last(tmp_path / "whole"), last(tmp_path / "halves"))
 
@@ -192,7 +220,7 @@ def test_the_drift_survives_a_stop_between_two_checks(tmp_path, monkeypatch):
 
 def contrast(values):
     """The troubles of a run whose contrast went like this, ten steps a row."""
-    watch, found = health.Watch(), []
+    watch, found = health.HealthMonitor(), []
     for number, value in enumerate(values):
         numbers = {"step": 10 * number, "loss": 0.0, "contrast": value}
         watch.note(numbers)
@@ -211,7 +239,8 @@ def test_a_loss_that_loses_what_it_had_gained_diverges():
 @pytest.mark.parametrize(
     "values",
     [
-        [2.0, 3.0, 4.0, 4.8] + [4.8 - 0.01 * i for i in range(200)],  # keys replace a queue's random start
+        [2.0, 3.0, 4.0, 4.8]
+        + [4.8 - 0.01 * i for i in range(200)],  # keys replace a queue's random start
         [6 - 0.1 * min(i, 40) + 0.3 * (-1) ** i for i in range(200)],  # noise
         [6 - 0.1 * min(i, 40) + (3.0 if i == 100 else 0) for i in range(200)],  # one bad batch
         [0.5 + 0.004 * i for i in range(200)],  # JCL's ramp
@@ -223,23 +252,30 @@ def test_what_rises_a_little_or_for_good_reasons_does_not(values):
 
 
 def test_methods_without_negatives_are_followed_by_their_positives():
-    assert health.followed({"loss": -0.3, "positive": 0.25}) == ("squared distance of positives", 1.5)
+    assert health.followed({"loss": -0.3, "positive": 0.25}) == (
+        "squared distance of positives",
+        1.5,
+    )
     assert health.followed({"loss": -0.3, "positive": 0.25, "contrast": 2.0}) == ("contrast", 2.0)
 
 
 @pytest.mark.parametrize(
-    ("drift", "every", "idle"), [(1e-2, 100, False), (1e-5, 100, True), (0.0, 500, True), (0.0, 20, False)]
+    ("drift", "every", "idle"),
+    [(1e-2, 100, False), (1e-5, 100, True), (0.0, 500, True), (0.0, 20, False)],
 )
 def test_a_bank_that_stands_still_is_told_of_and_no_reason_to_stop(drift, every, idle):
-    watch = health.Watch()
+    watch = health.HealthMonitor()
     for step in range(0, 1001, every):
         row = {"step": step, "loss": 0.0, "contrast": 3.0, "bank_drift": drift}
         watch.note(row)
     trouble = watch.trouble(row, 128)
     assert bool(trouble) is idle
     if idle:
-        assert (trouble.kind, trouble.fatal) == ("idle", False) and "method.tau_bank" in trouble.sentence
-        again = health.Watch()
+        assert (trouble.kind, trouble.fatal) == (
+            "idle",
+            False,
+        ) and "method.tau_bank" in trouble.sentence
+        again = health.HealthMonitor()
         again.load(watch.state())
         assert again.trouble(row, 128) == trouble, "a run that goes on judges as before"
     assert watch.trouble({"step": 1000, "loss": 0.0, "contrast": 3.0}, 128) is None
@@ -256,7 +292,11 @@ def fabricated(kind):
         point = torch.ones_like(even) + 1e-4 * even
         line = even[:, :1] * torch.ones(16) + 1e-3 * even
         keys = {"collapsed": point, "narrow": line}.get(kind, even) if late else even
-        metrics = {"contrast": torch.tensor(loss), "positive": torch.tensor(0.5), "loss": torch.tensor(loss)}
+        metrics = {
+            "contrast": torch.tensor(loss),
+            "positive": torch.tensor(0.5),
+            "loss": torch.tensor(loss),
+        }
         return Output(metrics["loss"], metrics, keys, torch.arange(64))
 
     def run(self, start):
@@ -275,19 +315,28 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_every_complaint_fires_once_and_ends_the_run_where_that_was_asked(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(Job, "run", fabricated(kind))
+def test_every_complaint_fires_once_and_ends_the_run_where_that_was_asked(
+    kind, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Setup, "run", fabricated(kind))
     often = {"monitor.health_every": 50}
     with pytest.warns(Unhealthy, match=WORDS[kind]) as told:
         go(small_recipe("simclr", 125, **often), tmp_path / "warned")
     assert len([one for one in told if one.category is Unhealthy]) == 1
-    assert RunDir(tmp_path / "warned").metrics()[-1]["step"] == 249
-    with pytest.raises(Interrupted, match=WORDS[kind] + ".*; stopped because train.on_collapse=stop"):
-        go(small_recipe("simclr", 125, **often, **{"train.on_collapse": "stop"}), tmp_path / "stopped")
-    assert 150 <= RunDir(tmp_path / "stopped").metrics()[-1]["step"] < 230
+    assert RunFolder(tmp_path / "warned").metrics()[-1]["step"] == 249
+    with pytest.raises(
+        Interrupted, match=WORDS[kind] + ".*; stopped because train.on_collapse=stop"
+    ):
+        go(
+            small_recipe("simclr", 125, **often, **{"train.on_collapse": "stop"}),
+            tmp_path / "stopped",
+        )
+    assert 150 <= RunFolder(tmp_path / "stopped").metrics()[-1]["step"] < 230
 
 
-def test_what_was_measured_while_settling_is_not_held_against_a_run_later(tmp_path, monkeypatch, recwarn):
+def test_what_was_measured_while_settling_is_not_held_against_a_run_later(
+    tmp_path, monkeypatch, recwarn
+):
     """Settling ends at step 100, between the checks at 90 and 180; from 91 on all is well."""
     even = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
 
@@ -295,11 +344,20 @@ def test_what_was_measured_while_settling_is_not_held_against_a_run_later(tmp_pa
         for step in range(start, self.loader.total):
             keys = even if step > 90 else torch.ones_like(even) + 1e-4 * even
             numbers = {name: torch.tensor(1.0) for name in ("contrast", "positive", "loss")}
-            yield step, step // 2, {}, Output(numbers["loss"], numbers, keys, torch.arange(64)), torch.tensor(1.0)
+            yield (
+                step,
+                step // 2,
+                {},
+                Output(numbers["loss"], numbers, keys, torch.arange(64)),
+                torch.tensor(1.0),
+            )
 
-    monkeypatch.setattr(Job, "run", run)
-    go(small_recipe("simclr", 125, **{"monitor.health_every": 90, "train.on_collapse": "stop"}), tmp_path)
-    rows = RunDir(tmp_path).metrics()
+    monkeypatch.setattr(Setup, "run", run)
+    go(
+        small_recipe("simclr", 125, **{"monitor.health_every": 90, "train.on_collapse": "stop"}),
+        tmp_path,
+    )
+    rows = RunFolder(tmp_path).metrics()
     assert rows[90]["spread"] < 0.1 and rows[180]["spread"] > 0.5
     assert not [one for one in recwarn if one.category is Unhealthy]
     record = gather([tmp_path])[0]
@@ -308,7 +366,7 @@ def test_what_was_measured_while_settling_is_not_held_against_a_run_later(tmp_pa
 
 def test_checks_come_between_two_lines_of_the_log_too(tmp_path):
     go(small_recipe("byol", **{"monitor.health_every": 3, "monitor.log_every": 2}), tmp_path)
-    rows = RunDir(tmp_path).metrics()
+    rows = RunFolder(tmp_path).metrics()
     assert [one["step"] for one in rows] == [0, 2, 3, 4, 6, 8, 9]
     assert [one["step"] for one in rows if "rank" in one] == [0, 3, 6, 9]
 
@@ -317,7 +375,7 @@ def test_the_time_of_the_monitor_is_no_time_of_training(tmp_path, monkeypatch):
     """Seconds by a clock that the step and the monitor move: 16 images in one second each."""
     now = [0.0]
     monkeypatch.setattr(book.time, "perf_counter", lambda: now[0])
-    plain = Book.note
+    plain = Recorder.note
 
     def note(self, *step):
         now[0] += 1
@@ -327,10 +385,10 @@ def test_the_time_of_the_monitor_is_no_time_of_training(tmp_path, monkeypatch):
         now[0] += 100
         return {"knn": 1.0}
 
-    monkeypatch.setattr(Book, "note", note)
+    monkeypatch.setattr(Recorder, "note", note)
     values = {"monitor.log_every": 3, "monitor.knn_every": 1, "monitor.health_every": 0}
     go(small_recipe("byol", **values), tmp_path, monitor=monitor)
-    rows = RunDir(tmp_path).metrics()
+    rows = RunFolder(tmp_path).metrics()
     assert [row["images_per_second"] for row in rows] == pytest.approx([16.0] * len(rows))
     # one line for a step, with the score where there is one
     assert [row["step"] for row in rows] == [0, 1, 3, 5, 6, 7, 9]
@@ -345,8 +403,11 @@ def test_the_bound_counts_the_negatives_of_a_part(tmp_path):
 
 
 def test_a_healthy_run_is_not_complained_of(tmp_path, monkeypatch, recwarn):
-    monkeypatch.setattr(Job, "run", fabricated("nothing"))
-    go(small_recipe("simclr", 125, **{"monitor.health_every": 50, "train.on_collapse": "stop"}), tmp_path)
+    monkeypatch.setattr(Setup, "run", fabricated("nothing"))
+    go(
+        small_recipe("simclr", 125, **{"monitor.health_every": 50, "train.on_collapse": "stop"}),
+        tmp_path,
+    )
     assert not [one for one in recwarn if one.category is Unhealthy]
 
 
@@ -360,7 +421,9 @@ REAL = {
 def test_a_run_that_really_goes_wrong_is_ended(kind, tmp_path):
     """Too high a rate; two views of one network drawn together with nothing that holds them apart."""
     method, wrong = REAL[kind]
-    recipe = small_recipe(method, 100, **wrong, **{"monitor.health_every": 20, "train.on_collapse": "stop"})
+    recipe = small_recipe(
+        method, 100, **wrong, **{"monitor.health_every": 20, "train.on_collapse": "stop"}
+    )
     with pytest.raises(Interrupted, match=WORDS[kind].split(" at step")[0]):
         go(recipe, tmp_path)
-    assert math.isfinite(RunDir(tmp_path).metrics()[0]["loss"])
+    assert math.isfinite(RunFolder(tmp_path).metrics()[0]["loss"])

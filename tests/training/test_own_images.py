@@ -24,7 +24,9 @@ def photos(tmp_path, monkeypatch):
     generator = np.random.default_rng(0)
     (tmp_path / "photos").mkdir()
     for at in range(16):
-        Image.fromarray(generator.integers(0, 256, (16, 16, 3), np.uint8)).save(tmp_path / "photos" / f"{at}.png")
+        Image.fromarray(generator.integers(0, 256, (16, 16, 3), np.uint8)).save(
+            tmp_path / "photos" / f"{at}.png"
+        )
     return tmp_path / "photos"
 
 
@@ -35,11 +37,18 @@ def trained(data, epochs=2):
 def test_a_folder_under_another_name_or_in_another_place_is_the_same_images(photos, tmp_path):
     trained("folder:photos")
     weights = (tmp_path / "run" / "backbone.safetensors").read_bytes()
-    for name in ("folder:photos/", "folder:./photos", f"folder:{photos}", "folder:photos/../photos"):
+    for name in (
+        "folder:photos/",
+        "folder:./photos",
+        f"folder:{photos}",
+        "folder:photos/../photos",
+    ):
         with pytest.warns(UserWarning, match=f"are read from {name} now"):
             trained(name)
     shutil.copytree(photos, tmp_path / "other")
-    with pytest.raises(ValueError, match="started with another recipe"):  # the run's own are where they were
+    with pytest.raises(
+        ValueError, match="started with another recipe"
+    ):  # the run's own are where they were
         trained("folder:other")
     photos.rename(tmp_path / "elsewhere")
     with pytest.warns(UserWarning, match="are read from folder:elsewhere now"):
@@ -47,7 +56,7 @@ def test_a_folder_under_another_name_or_in_another_place_is_the_same_images(phot
     assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == weights
 
 
-def said(call):
+def output(call):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         call()
@@ -56,15 +65,29 @@ def said(call):
 
 def test_images_that_are_much_enlarged_are_said_to_be(photos, tmp_path):
     ask = {"epochs": 1, "data": "folder:photos"} | FLAGS
-    text = said(lambda: antipode.pretrain(out="large", overrides={"views.size": 32}, **ask))
-    assert "images of 16 px are enlarged to views of 32" in text and "views.size=16 --set backbone.stem=small" in text
-    assert "enlarged" not in said(lambda: antipode.pretrain(out="small", overrides={"views.size": 24}, **ask))
+    text = output(lambda: antipode.pretrain(out="large", overrides={"views.size": 32}, **ask))
+    assert (
+        "images of 16 px are enlarged to views of 32" in text
+        and "views.size=16 --set backbone.stem=small" in text
+    )
+    assert "enlarged" not in output(
+        lambda: antipode.pretrain(out="small", overrides={"views.size": 24}, **ask)
+    )
 
 
 def test_images_of_other_channels_train_and_what_they_do_without_is_said(tmp_path):
-    images = torch.randint(0, 256, (16, 5, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    ask = {"data": TensorDataset(images), "epochs": 1, "out": tmp_path / "run", "overrides": FIT} | FLAGS
-    assert "images of 5 channels: the views go without saturation" in said(lambda: antipode.pretrain(**ask))
+    images = torch.randint(
+        0, 256, (16, 5, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    ask = {
+        "data": TensorDataset(images),
+        "epochs": 1,
+        "out": tmp_path / "run",
+        "overrides": FIT,
+    } | FLAGS
+    assert "images of 5 channels: the views go without saturation" in output(
+        lambda: antipode.pretrain(**ask)
+    )
     assert (tmp_path / "run" / "backbone.safetensors").exists()
 
 
@@ -82,7 +105,9 @@ class Fixed(nn.Module):
 
 def test_a_network_of_fixed_size_refuses_other_views_before_anything_is_written(photos, tmp_path):
     ask = {"data": "folder:photos", "epochs": 1} | FLAGS | {"backbone": Fixed()}
-    with pytest.raises(ValueError, match="takes no 16 px images of 3 channels: input of 16 does not match 32"):
+    with pytest.raises(
+        ValueError, match="takes no 16 px images of 3 channels: input of 16 does not match 32"
+    ):
         antipode.pretrain(out="run", overrides=FIT, **ask)
     assert not (tmp_path / "run" / "recipe.json").exists()
     with pytest.warns(UserWarning, match="enlarged"):
@@ -104,19 +129,30 @@ def test_test_images_that_cannot_be_read_are_counted_in_each_split_and_score(tmp
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("default")
             score = antipode.evaluate(run, ["linear-fast"])["linear-fast"]
-        assert (score.more["unreadable train images"], score.more["unreadable test images"]) == (2, 2)
+        assert (score.more["unreadable train images"], score.more["unreadable test images"]) == (
+            2,
+            2,
+        )
         text = " ".join(str(one.message) for one in found)
         assert "2 of the 16 test images of folder:photos cannot be read: in their place" in text
     antipode.embed(run, "folder:photos", out=tmp_path / "x.npz")
     names = np.load(tmp_path / "x.npz")["names"].tolist()
-    assert "a/7.png" not in names and names.count("b/0.png") == 4  # the next in line stands in, in both splits
-    page = antipode.report("run").read_text()  # from where it lies, which is not how the page names it
+    assert (
+        "a/7.png" not in names and names.count("b/0.png") == 4
+    )  # the next in line stands in, in both splits
+    page = antipode.report(
+        "run"
+    ).read_text()  # from where it lies, which is not how the page names it
     assert "4 images could not be used" in page
 
 
-def test_a_report_of_a_run_in_a_relative_folder_has_the_pictures_of_datasets_of_ones_own(tmp_path, monkeypatch):
+def test_a_report_of_a_run_in_a_relative_folder_has_the_pictures_of_datasets_of_ones_own(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    images = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        0, 256, (40, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     data = TensorDataset(images, torch.arange(40) % 2)
     run = antipode.pretrain(data=data, epochs=1, out="run", overrides=FIT, **FLAGS)
     assert "handed over in Python" not in antipode.report(run).read_text()
@@ -134,7 +170,14 @@ def test_a_network_in_eval_mode_is_trained_in_train_mode(tmp_path, monkeypatch):
 
 def test_a_run_goes_on_with_its_own_network_only(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ask = {"method": "simclr", "data": "digits", "batch": 500, "out": "run", "quiet": True, "epochs": 2}
+    ask = {
+        "method": "simclr",
+        "data": "digits",
+        "batch": 500,
+        "out": "run",
+        "quiet": True,
+        "epochs": 2,
+    }
 
     def layers(width):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, width))
@@ -164,15 +207,26 @@ class Pixels(nn.Module):
 @pytest.mark.parametrize("width", [None, 12])
 def test_a_network_for_one_size_is_tried_with_that_of_the_views(width, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ask = {"method": "simclr", "data": "digits", "epochs": 1, "batch": 500, "out": "run", "quiet": True}
+    ask = {
+        "method": "simclr",
+        "data": "digits",
+        "epochs": 1,
+        "batch": 500,
+        "out": "run",
+        "quiet": True,
+    }
     run = antipode.pretrain(backbone=Pixels(width), **ask)
     assert antipode.evaluate(run, ["knn"])["knn"].value > 20
     with pytest.raises(ValueError, match="sees images of 1 channels, but shapes has 3"):
         antipode.evaluate(run, ["knn"], data="shapes")
-    assert antipode.export(run, "onnx", tmp_path / "pixels.onnx").exists(), "of one channel, which no convolution says"
+    assert antipode.export(run, "onnx", tmp_path / "pixels.onnx").exists(), (
+        "of one channel, which no convolution says"
+    )
     assert antipode.embed(run, "digits").x.shape[1] == 12 and antipode.analyse(run, ["spectrum"])
     with pytest.raises(ValueError, match="takes no 16 px images of 1 channels"):
-        antipode.pretrain(backbone=Pixels(width), overrides={"views.size": 16}, **ask | {"out": "other"})
+        antipode.pretrain(
+            backbone=Pixels(width), overrides={"views.size": 16}, **ask | {"out": "other"}
+        )
 
 
 def test_a_network_that_states_its_width_needs_no_size_for_a_loop_of_ones_own():

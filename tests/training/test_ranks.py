@@ -8,8 +8,18 @@ import time
 import pytest
 import torch
 
-from antipode.runs.folder import RunDir
-from tests.training.runs import alive, children, environment, equal, last, launch, pretrain, reached, started
+from antipode.runs.folder import RunFolder
+from tests.training.runs import (
+    alive,
+    children,
+    environment,
+    equal,
+    last,
+    launch,
+    pretrain,
+    reached,
+    started,
+)
 
 pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("ranks")]
 
@@ -29,7 +39,10 @@ def two(tmp_path_factory):
 
 def curves(*runs):
     """Everything that a run records but its speed: rows of numbers for each run."""
-    kept = [[{k: v for k, v in row.items() if k != "images_per_second"} for row in run.metrics()] for run in runs]
+    kept = [
+        [{k: v for k, v in row.items() if k != "images_per_second"} for row in run.metrics()]
+        for run in runs
+    ]
     assert [row.keys() for row in kept[0]] == [row.keys() for row in kept[1]]
     return kept
 
@@ -39,14 +52,16 @@ def test_two_ranks_under_torchrun_train_like_one(two, method, tmp_path):
     """The same global batch: the same losses, health and weights, up to sums in another order, in float64."""
     out, done = two
     pretrain(tmp_path / method, method, EPOCHS, DOUBLE)
-    one, other = curves(RunDir(tmp_path / method), RunDir(out / method))
+    one, other = curves(RunFolder(tmp_path / method), RunFolder(out / method))
     assert len(one) == 24, done.stderr
     for a, b in zip(one, other, strict=True):
         assert a == pytest.approx(b, rel=1e-9, abs=1e-11)
     single, shared = (last(path / method) for path in (tmp_path, out))
     assert single["learner"]["online.backbone.conv.weight"].dtype == torch.float64
     for name, value in single["learner"].items():
-        assert torch.allclose(value.double(), shared["learner"][name].double(), rtol=1e-9, atol=1e-11), name
+        assert torch.allclose(
+            value.double(), shared["learner"][name].double(), rtol=1e-9, atol=1e-11
+        ), name
     digests = [(out / method / f"rank-{rank}.digest").read_text() for rank in range(2)]
     assert digests[0] == digests[1]
 
@@ -59,17 +74,25 @@ def test_parts_of_a_batch_enter_a_queue_in_the_order_of_one_process(tmp_path):
     single, shared = last(tmp_path / "one"), last(tmp_path / "two" / "mocov2")
     assert done.returncode == 0, done.stderr
     for name, value in single["learner"].items():
-        assert torch.allclose(value.double(), shared["learner"][name].double(), rtol=1e-9, atol=1e-11), name
+        assert torch.allclose(
+            value.double(), shared["learner"][name].double(), rtol=1e-9, atol=1e-11
+        ), name
 
 
 def test_a_rank_that_is_killed_ends_the_other_soon_and_with_a_sentence(two):
     out, done = two
     assert done.returncode != 0
     when, sentence = (out / "survivor-0").read_text().split(" ", 1)
-    assert float(when) - float((out / "died").read_text()) < 25  # torchrun itself would kill it after 30
-    assert sentence.startswith("rank 0 of 2 ends because another one has ended or does not answer (")
+    assert (
+        float(when) - float((out / "died").read_text()) < 25
+    )  # torchrun itself would kill it after 30
+    assert sentence.startswith(
+        "rank 0 of 2 ends because another one has ended or does not answer ("
+    )
     assert sentence.endswith("); the same command goes on from the last checkpoint")
-    assert len(RunDir(out / "simo").metrics()) == DEATH and sentence.splitlines()[0] in done.stderr
+    assert (
+        len(RunFolder(out / "simo").metrics()) == DEATH and sentence.splitlines()[0] in done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -84,7 +107,13 @@ def test_torchrun_starts_again_from_the_last_checkpoint(tmp_path, overwrite):
         pretrain(tmp_path / "killed" / "adco", "adco", EPOCHS, {"train.seed": 1})
     again = launch(
         *(tmp_path / "killed", "--max-restarts", "2"),
-        **{"methods": ["adco"], "epochs": EPOCHS, "more": options, "die": die, "overwrite": overwrite},
+        **{
+            "methods": ["adco"],
+            "epochs": EPOCHS,
+            "more": options,
+            "die": die,
+            "overwrite": overwrite,
+        },
     )
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "killed" / "died").exists() and (tmp_path / "killed" / "survivor-1").exists()
@@ -92,13 +121,17 @@ def test_torchrun_starts_again_from_the_last_checkpoint(tmp_path, overwrite):
     digests = {(tmp_path / name / "adco" / f"rank-{rank}.digest").read_text() for name in ("whole", "killed")
                for rank in (0, 1)}  # fmt: skip
     assert len(digests) == 1
-    one, other = curves(RunDir(tmp_path / "whole" / "adco"), RunDir(tmp_path / "killed" / "adco"))
+    one, other = curves(
+        RunFolder(tmp_path / "whole" / "adco"), RunFolder(tmp_path / "killed" / "adco")
+    )
     assert one == other
 
 
 @pytest.mark.slow
 def test_torchrun_gives_up_after_its_restarts_and_the_run_goes_on_later(tmp_path):
-    dead = launch(tmp_path / "run", "--max-restarts", "1", methods=["mocov2"], epochs=3, die=["0@1", "0@1"])
+    dead = launch(
+        tmp_path / "run", "--max-restarts", "1", methods=["mocov2"], epochs=3, die=["0@1", "0@1"]
+    )
     assert dead.returncode != 0
     assert launch(tmp_path / "run", methods=["mocov2"], epochs=3).returncode == 0
     assert launch(tmp_path / "whole", methods=["mocov2"], epochs=3).returncode == 0
@@ -109,12 +142,15 @@ def test_torchrun_gives_up_after_its_restarts_and_the_run_goes_on_later(tmp_path
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 def test_ranks_whose_torchrun_was_killed_stop_and_the_run_goes_on(tmp_path):
     """They write a checkpoint; meanwhile nobody else trains in the folder."""
-    epochs, said = 2000, tmp_path / "said"
-    with said.open("w") as file:
+    epochs, output = 2000, tmp_path / "said"
+    with output.open("w") as file:
         child = subprocess.Popen(
-            started(tmp_path / "run", methods=["mocov2"], epochs=epochs), env=environment(), stdout=file, stderr=file
+            started(tmp_path / "run", methods=["mocov2"], epochs=epochs),
+            env=environment(),
+            stdout=file,
+            stderr=file,
         )
-    reached(tmp_path / "run" / "mocov2", 30, child, said)
+    reached(tmp_path / "run" / "mocov2", 30, child, output)
     ranks = children(child.pid)
     child.kill()
     child.wait()
@@ -123,6 +159,6 @@ def test_ranks_whose_torchrun_was_killed_stop_and_the_run_goes_on(tmp_path):
     while any(map(alive, ranks)):
         assert time.monotonic() - begun < 60
         time.sleep(0.1)
-    assert "stopped after step" in said.read_text()
-    steps = RunDir(tmp_path / "run" / "mocov2").metrics()[-1]["step"] + 1
+    assert "stopped after step" in output.read_text()
+    steps = RunFolder(tmp_path / "run" / "mocov2").metrics()[-1]["step"] + 1
     assert 30 <= steps < 2 * epochs and last(tmp_path / "run" / "mocov2")["step"] == steps

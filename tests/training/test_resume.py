@@ -14,12 +14,22 @@ from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import Splits
 from antipode.papers import PRESETS
 from antipode.recipe.resolve import resolve
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 from antipode.training import checkpoint
 from antipode.training.loop import Interrupted, train
-from antipode.training.record import Book
+from antipode.training.record import Recorder
 from tests.toys import Tiny
-from tests.training.runs import children, environment, equal, last, reached, small, small_recipe, small_splits, torchrun
+from tests.training.runs import (
+    children,
+    environment,
+    equal,
+    last,
+    reached,
+    small,
+    small_recipe,
+    small_splits,
+    torchrun,
+)
 
 
 def run_to(recipe, run, stop=None):
@@ -27,7 +37,7 @@ def run_to(recipe, run, stop=None):
     torch.manual_seed(5)
     backbone = Tiny()
 
-    class Stopping(RunDir):
+    class Stopping(RunFolder):
         def record(self, row):
             super().record(row)
             if stop is not None and row["step"] == stop - 1:
@@ -44,32 +54,38 @@ def weights(run):
 def test_five_steps_and_five_more_are_ten(method, tmp_path):
     """Interrupted in the middle of an epoch, with everything from disk but the code."""
     recipe = small_recipe(method)
-    whole, halves = RunDir(tmp_path / "whole"), RunDir(tmp_path / "halves")
+    whole, halves = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "halves")
     run_to(recipe, whole)
     with pytest.raises(Interrupted, match="stopped after step 5 of 10"):
         run_to(recipe, halves, stop=5)
     run_to(recipe, halves)
     assert equal(weights(whole), weights(halves))
     forget = ("images_per_second",)
-    rows = [[{k: v for k, v in row.items() if k not in forget} for row in run.metrics()] for run in (whole, halves)]
+    rows = [
+        [{k: v for k, v in row.items() if k not in forget} for row in run.metrics()]
+        for run in (whole, halves)
+    ]
     assert rows[0] == rows[1] and [row["step"] for row in rows[0]] == list(range(10))
 
 
 def test_a_stopped_run_says_which_command_goes_on(tmp_path, monkeypatch):
     few = small("dcl", 1) | {"train.batch": 500}  # ten steps
     asked = {"epochs": 1, "out": tmp_path / "run", "overrides": few, "quiet": True}
-    noted = Book.note
+    noted = Recorder.note
 
     def note(self, step, *more):
         noted(self, step, *more)
         if step == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Book, "note", note)
+    monkeypatch.setattr(Recorder, "note", note)
     for flags, words in (
         ({}, "the same command goes on there"),
         ({"overwrite": True}, "the same command without --overwrite goes on there"),
-        ({"overwrite": True, "resume": False}, "the same command without --no-resume and --overwrite goes on there"),
+        (
+            {"overwrite": True, "resume": False},
+            "the same command without --no-resume and --overwrite goes on there",
+        ),
     ):
         with pytest.raises(Interrupted, match=f"stopped after step 2 of .*; {words}"):
             api.pretrain("shapes.dcl", **asked, **flags)
@@ -79,7 +95,7 @@ def test_a_stopped_run_says_which_command_goes_on(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("stop", [5, None])
 def test_a_run_goes_on_with_the_images_it_began_with_or_not_at_all(stop, tmp_path):
-    recipe, run = small_recipe("dcl"), RunDir(tmp_path / "run")
+    recipe, run = small_recipe("dcl"), RunFolder(tmp_path / "run")
     if stop is None:
         run_to(recipe, run)
     else:
@@ -89,14 +105,24 @@ def test_a_run_goes_on_with_the_images_it_began_with_or_not_at_all(stop, tmp_pat
     source = small_splits().train
     fewer = Memory(source.images[:36], source.labels[:36], source.classes)
     with pytest.raises(ValueError, match="trained on 40 images and shapes has 36 now"):
-        train(recipe, run, splits=Splits("shapes", fewer, fewer, None, 32), backbone=Tiny(), quiet=True)
+        train(
+            recipe,
+            run,
+            splits=Splits("shapes", fewer, fewer, None, 32),
+            backbone=Tiny(),
+            quiet=True,
+        )
     assert equal(weights(run), before)
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path):
     recipe = small_recipe("mocov2", epochs=4).model_copy(deep=True)
-    recipe = resolve(None, method="mocov2", overrides={**_plain(recipe), "train.checkpoint_every": 1, "train.keep": 3})
-    whole, hurt = RunDir(tmp_path / "whole"), RunDir(tmp_path / "hurt")
+    recipe = resolve(
+        None,
+        method="mocov2",
+        overrides={**_plain(recipe), "train.checkpoint_every": 1, "train.keep": 3},
+    )
+    whole, hurt = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "hurt")
     run_to(recipe, whole)
     with pytest.raises(Interrupted):
         run_to(recipe, hurt, stop=6)
@@ -115,8 +141,12 @@ def _plain(recipe):
 
 def test_checkpoints_beyond_the_last_n_are_dropped_and_last_is_the_newest(tmp_path):
     recipe = small_recipe("dcl", epochs=5)
-    recipe = resolve(None, method="dcl", overrides={**_plain(recipe), "train.checkpoint_every": 1, "train.keep": 2})
-    run = RunDir(tmp_path / "run")
+    recipe = resolve(
+        None,
+        method="dcl",
+        overrides={**_plain(recipe), "train.checkpoint_every": 1, "train.keep": 2},
+    )
+    run = RunFolder(tmp_path / "run")
     run_to(recipe, run)
     assert [file.name for file in sorted(run.checkpoints.glob("step-*.pt"))] == [
         "step-000000008.pt",
@@ -127,17 +157,17 @@ def test_checkpoints_beyond_the_last_n_are_dropped_and_last_is_the_newest(tmp_pa
 
 def test_last_is_the_newest_also_where_a_kill_came_between_the_two(tmp_path):
     recipe = small_recipe("simclr", 3, **{"train.checkpoint_every": 1, "train.keep": 3})
-    train(recipe, RunDir(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
+    train(recipe, RunFolder(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
     files = sorted((tmp_path / "checkpoints").glob("step-*.pt"))
     (tmp_path / "checkpoints" / "last.pt").unlink()
     (tmp_path / "checkpoints" / "last.pt").write_bytes(files[0].read_bytes())
     (tmp_path / "backbone.safetensors").unlink()
-    train(recipe, RunDir(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
+    train(recipe, RunFolder(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
     assert last(tmp_path)["step"] == 6 and (tmp_path / "backbone.safetensors").exists()
 
 
 def test_a_full_disk_ends_in_a_sentence_and_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
-    run = RunDir(tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
     checkpoint.save(run, {"step": 1, "x": torch.zeros(3)}, keep=2)
 
     def full(content, handle):
@@ -146,16 +176,21 @@ def test_a_full_disk_ends_in_a_sentence_and_leaves_a_whole_checkpoint(tmp_path, 
 
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(
-        OSError, match=r"is full: no checkpoint could be written, the last whole one is step-000000001\.pt"
+        OSError,
+        match=r"is full: no checkpoint could be written, the last whole one is step-000000001\.pt",
     ):
         checkpoint.save(run, {"step": 2}, keep=2)
     monkeypatch.undo()
     assert checkpoint.load(run, torch.device("cpu"))["step"] == 1
-    assert {file.name for file in run.checkpoints.iterdir()} == {"step-000000001.pt", "step-000000001.sum", "last.pt"}
+    assert {file.name for file in run.checkpoints.iterdir()} == {
+        "step-000000001.pt",
+        "step-000000001.sum",
+        "last.pt",
+    }
 
 
 def test_metrics_cut_short_by_a_crash_are_mended(tmp_path):
-    run = RunDir(tmp_path)
+    run = RunFolder(tmp_path)
     for step in range(4):
         run.record({"step": step, "loss": 1.0})
     with (tmp_path / "metrics.jsonl").open("a") as file:
@@ -166,17 +201,36 @@ def test_metrics_cut_short_by_a_crash_are_mended(tmp_path):
 
 
 def command(out, epochs, *more):
-    sizes = ["--batch", "128", "--epochs", str(epochs), "--set", "train.checkpoint_every=1", "--device", "cpu"]
+    sizes = [
+        "--batch",
+        "128",
+        "--epochs",
+        str(epochs),
+        "--set",
+        "train.checkpoint_every=1",
+        "--device",
+        "cpu",
+    ]
     sizes += ["--set", "monitor.log_every=1"]
-    return [sys.executable, "-m", "antipode", "pretrain", "digits.mocov2", "--out", str(out), *sizes, *more]
+    return [
+        sys.executable,
+        "-m",
+        "antipode",
+        "pretrain",
+        "digits.mocov2",
+        "--out",
+        str(out),
+        *sizes,
+        *more,
+    ]
 
 
 def killed_after(start, run, rows):
     """Start a run and kill -9 all of it when it has recorded that many rows."""
-    said = run.path.parent / "said"
-    with said.open("w") as file:
+    output = run.path.parent / "said"
+    with output.open("w") as file:
         child = subprocess.Popen(start, env=environment(), stdout=file, stderr=file)
-    reached(run.path, rows, child, said)
+    reached(run.path, rows, child, output)
     for pid in [child.pid, *children(child.pid)]:
         os.kill(pid, signal.SIGKILL)
     child.wait()
@@ -184,7 +238,7 @@ def killed_after(start, run, rows):
 
 def killed_again_and_again(tmp_path, kills, epochs, launch):
     """kill -9 at random moments, then let it finish; the weights must be those of an undisturbed run."""
-    whole, killed = RunDir(tmp_path / "whole"), RunDir(tmp_path / "killed")
+    whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
     subprocess.run(launch(whole.path, epochs), env=environment(), check=True, capture_output=True)
     chance = random.Random(0)
     # an epoch has 11 steps: some attempts end before their first checkpoint, most in the middle of an epoch
@@ -211,7 +265,7 @@ def test_kills_under_two_ranks_do_not_change_a_bit(tmp_path):
 
 
 def test_what_a_killed_process_was_writing_is_removed_by_the_next(tmp_path):
-    recipe, run = small_recipe("dcl"), RunDir(tmp_path / "run")
+    recipe, run = small_recipe("dcl"), RunFolder(tmp_path / "run")
     with pytest.raises(Interrupted):
         run_to(recipe, run, stop=5)
     left = run.path / "checkpoints" / ".step-000000005.pt.12345.tmp"

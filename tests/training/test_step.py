@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from antipode import api, dist
 from antipode.recipe.resolve import resolve
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 from antipode.training import health, step
 from antipode.training import loop as train
 from antipode.training.build import bf16, build, double
@@ -29,15 +29,20 @@ def test_parts_divide_the_share_of_each_rank(monkeypatch):
     recipe = small_recipe("simclr", **{"train.accumulate": 8})
     build(recipe, small_splits(), Tiny())
     monkeypatch.setattr(dist, "world", lambda: 4)
-    with pytest.raises(ValueError, match=r"train.accumulate=8 does not divide the 4 images of each of 4 ranks"):
+    with pytest.raises(
+        ValueError, match=r"train.accumulate=8 does not divide the 4 images of each of 4 ranks"
+    ):
         build(recipe, small_splits(), Tiny())
 
 
 def test_what_a_recipe_asks_of_torch_does_not_outlast_its_run(tmp_path):
     search = torch.backends.cudnn.benchmark
     recipe = small_recipe("simclr", 1, **{"train.deterministic": True})
-    train.train(recipe, RunDir(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
-    assert not torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.benchmark == search
+    train.train(recipe, RunFolder(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
+    assert (
+        not torch.are_deterministic_algorithms_enabled()
+        and torch.backends.cudnn.benchmark == search
+    )
 
 
 def test_accumulated_gradients_are_the_mean_over_parts_and_the_queue_takes_all_keys(double):
@@ -63,15 +68,17 @@ def test_no_node_of_a_step_lives_on(method, parts):
 
     mark = collector()
     mark.metadata["step"] = 1
-    out = one(learner, accumulate=parts)(batch(len(learner.key_views) if method == "npid" else learner.views))
+    out = one(learner, accumulate=parts)(
+        batch(len(learner.key_views) if method == "npid" else learner.views)
+    )
     del mark
     assert out[0].loss.ndim == 0 and "step" not in collector().metadata
 
 
 def test_a_batch_falls_into_equal_parts():
     parts = step.parts(batch(2), 4)
-    assert [len(part.owner) for part in parts] == [2] * 4
-    assert torch.equal(torch.cat([part.owner for part in parts]), torch.arange(8))
+    assert [len(part.image_ids) for part in parts] == [2] * 4
+    assert torch.equal(torch.cat([part.image_ids for part in parts]), torch.arange(8))
 
 
 def test_clipping_bounds_the_network_and_reports_the_norm_before():
@@ -92,7 +99,10 @@ def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch):
     learner = make("simclr")
     job = one(learner)
     job.compile()
-    with pytest.warns(step.Slower, match=r"compiling the learner failed \(no such kernel\); training goes on without"):
+    with pytest.warns(
+        step.Slower,
+        match=r"compiling the learner failed \(no such kernel\); training goes on without",
+    ):
         out, _ = job(batch(2))
     assert out.loss.isfinite() and job(batch(2))[0].loss.isfinite()
     render = step.compiled(lambda x: x + 1, "compiling the views")
@@ -101,12 +111,14 @@ def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch):
 
 
 def test_a_failure_in_a_worker_of_the_compiler_is_told_by_its_cause():
-    trace = (
-        "An exception occurred in a subprocess:\n\nName=triton_red_1\nTraceback (most recent call last):\n  File x\n"
-    )
-    with pytest.warns(step.Slower, match=r"subprocess: ValueError: numel 2097152 exceeds 1048576\); training goes on"):
+    trace = "An exception occurred in a subprocess:\n\nName=triton_red_1\nTraceback (most recent call last):\n  File x\n"
+    with pytest.warns(
+        step.Slower,
+        match=r"subprocess: ValueError: numel 2097152 exceeds 1048576\); training goes on",
+    ):
         step.slower(
-            "compiling the learner", RuntimeError(trace + "ValueError: numel 2097152 exceeds 1048576\n\nSet X=1")
+            "compiling the learner",
+            RuntimeError(trace + "ValueError: numel 2097152 exceeds 1048576\n\nSet X=1"),
         )
 
 
@@ -123,34 +135,44 @@ def test_a_full_gpu_ends_in_a_sentence_with_the_batch():
         raise torch.OutOfMemoryError("CUDA out of memory")
         yield
 
-    with pytest.raises(MemoryError, match=r"does not hold a batch of 256 images of 32 px: try a smaller --batch"):
+    with pytest.raises(
+        MemoryError, match=r"does not hold a batch of 256 images of 32 px: try a smaller --batch"
+    ):
         list(train.out_of_memory(steps(), resolve("cifar10.simclr")))
 
 
 def test_half_precision_is_never_chosen_on_a_cpu():
     assert not bf16(resolve("cifar10.simclr"), torch.device("cpu"))
-    assert bf16(resolve("cifar10.simclr", overrides={"train.precision": "bf16"}), torch.device("cpu"))
+    assert bf16(
+        resolve("cifar10.simclr", overrides={"train.precision": "bf16"}), torch.device("cpu")
+    )
 
 
 def test_double_precision_reaches_everything_but_the_weights_that_are_handed_on(tmp_path):
     """Views and state; the first loss is float32's."""
     runs = {}
     for precision in ("fp32", "fp64"):
-        runs[precision] = pretrain(tmp_path / precision, "mocov2", 2, {"train.precision": precision})
+        runs[precision] = pretrain(
+            tmp_path / precision, "mocov2", 2, {"train.precision": precision}
+        )
     state = last(tmp_path / "fp64")
     floats = [*state["learner"].values(), *state["optim"]["network"]["state"][0].values()]
     assert {value.dtype for value in floats if value.is_floating_point()} == {torch.float64}
-    assert {value.dtype for value in load_file(tmp_path / "fp64" / "backbone.safetensors").values()} <= {
-        *(torch.float32, torch.int64)
-    }
+    assert {
+        value.dtype for value in load_file(tmp_path / "fp64" / "backbone.safetensors").values()
+    } <= {*(torch.float32, torch.int64)}
     first, exact = (run.metrics()[0]["loss"] for run in runs.values())
     assert first == pytest.approx(exact, rel=1e-5) and first != exact
 
 
 @pytest.mark.parametrize("policy", ["shapes", "mocov2"])
 def test_the_monitor_looks_in_the_precision_of_the_network(policy):
-    monitor = api._monitor(small_recipe("mocov2", **{"monitor.knn_every": 1, "views.policy": policy}), small_splits())
-    single, exact = (monitor(learner, 0)["knn"] for learner in (make("mocov2").float(), make("mocov2").double()))
+    monitor = api._monitor(
+        small_recipe("mocov2", **{"monitor.knn_every": 1, "views.policy": policy}), small_splits()
+    )
+    single, exact = (
+        monitor(learner, 0)["knn"] for learner in (make("mocov2").float(), make("mocov2").double())
+    )
     assert 0 <= single <= 100 and 0 <= exact <= 100
 
 
@@ -184,8 +206,12 @@ def test_what_is_wrong_is_said_with_its_likely_cause(row, word):
 
 
 def test_the_bound_on_mutual_information_is_eqcos_and_only_for_coupled_losses():
-    assert health.bound(make("mocov2"), 1.0, 20) == pytest.approx(torch.tensor(21.0).log().item() - 1)
-    assert health.bound(make("eqco", alpha=100.0), 1.0, 5) == pytest.approx(torch.tensor(101.0).log().item() - 1)
+    assert health.bound(make("mocov2"), 1.0, 20) == pytest.approx(
+        torch.tensor(21.0).log().item() - 1
+    )
+    assert health.bound(make("eqco", alpha=100.0), 1.0, 5) == pytest.approx(
+        torch.tensor(101.0).log().item() - 1
+    )
     assert health.bound(make("dcl"), 1.0, 14) is None
     assert health.bound(make("jcl"), 1.0, 16) is None  # its loss has lambda's variance term in it
     assert health.bound(make("jcl", form="each", strength=None, ramp=None), 1.0, 16) is not None
@@ -224,7 +250,9 @@ class Gone:
 @pytest.mark.parametrize("stream", [None, Gone()], ids=["closed", "gone"])
 def test_nobody_to_tell_is_no_reason_to_stop(stream, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream)
-    train.train(small_recipe("simclr", 1), RunDir(tmp_path), splits=small_splits(), backbone=Tiny())
+    train.train(
+        small_recipe("simclr", 1), RunFolder(tmp_path), splits=small_splits(), backbone=Tiny()
+    )
     monkeypatch.undo()
     assert (tmp_path / "backbone.safetensors").exists()
 
@@ -246,7 +274,7 @@ def test_a_caller_without_gradients_trains_all_the_same(tmp_path):
         with mode():
             train.train(
                 small_recipe("simclr", 1),
-                RunDir(tmp_path / str(place)),
+                RunFolder(tmp_path / str(place)),
                 splits=small_splits(),
                 backbone=net,
                 quiet=True,
@@ -271,7 +299,9 @@ def test_a_step_that_cannot_be_captured_is_taken_without(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph", refuses)
     monkeypatch.setattr(captured, "_body", lambda: None)
     monkeypatch.setattr(captured, "_aside", lambda: aside.append(1) or taken(b))
-    with pytest.warns(step.Slower, match="capturing the step .* failed .*not permitted.*; training goes on") as told:
+    with pytest.warns(
+        step.Slower, match="capturing the step .* failed .*not permitted.*; training goes on"
+    ) as told:
         results = [captured(torch.arange(8), torch.tensor(0)) for _ in range(step.WARM + 3)]
     assert len(tried) == 1 and len([one for one in told if one.category is step.Slower]) == 1
     assert len(aside) == len(results) and all(out.loss.isfinite() for out, _ in results)

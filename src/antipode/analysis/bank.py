@@ -32,21 +32,34 @@ class Hardness(NamedTuple):
     hardest: Tensor  # (Q,) largest cosine
     mass: Tensor  # (Q,) probability that the softmax over positive and negatives gives to the negatives
     top: Tensor  # (Q,) share of the hardest hundredth of the negatives in that
-    effective: Tensor  # (Q,) number of negatives that would share the mass equally: exp of the entropy
+    effective: (
+        Tensor  # (Q,) number of negatives that would share the mass equally: exp of the entropy
+    )
 
 
 @torch.no_grad()
-def hardness(queries: Tensor, keys: Tensor, vectors: Tensor, tau: float, own: Tensor | None = None) -> Hardness:
+def hardness(
+    queries: Tensor, keys: Tensor, vectors: Tensor, tau: float, own: Tensor | None = None
+) -> Hardness:
     """Of unit queries (Q,D) with their positive keys (Q,D) against negatives (K,D) used as they are.
 
     `own` (Q,) is the place of a query's own image among the negatives, where there is one: it does not repel.
     """
-    if queries.shape != keys.shape or queries.ndim != 2 or vectors.ndim != 2 or 0 in (len(queries), len(vectors)):
+    if (
+        queries.shape != keys.shape
+        or queries.ndim != 2
+        or vectors.ndim != 2
+        or 0 in (len(queries), len(vectors))
+    ):
         shapes = ", ".join(str(tuple(one.shape)) for one in (queries, keys, vectors))
-        raise ValueError(f"hardness needs queries (Q,D), keys (Q,D) and negatives (K,D), got {shapes}")
+        raise ValueError(
+            f"hardness needs queries (Q,D), keys (Q,D) and negatives (K,D), got {shapes}"
+        )
     count, rows = len(vectors) - (own is not None), max(1, CELLS // len(vectors))
     if not count:
-        raise ValueError("hardness needs a negative besides the query's own image, and this one is all there is: K = 1")
+        raise ValueError(
+            "hardness needs a negative besides the query's own image, and this one is all there is: K = 1"
+        )
     attract, few = (queries * keys).sum(-1) / tau, -(-count // 100)
     parts = []
     with bar(len(queries), "queries") as done:
@@ -70,13 +83,17 @@ def hardness(queries: Tensor, keys: Tensor, vectors: Tensor, tau: float, own: Te
 def closest(x: Tensor, vectors: Tensor) -> Tensor:
     """The largest cosine (N,) of each of the vectors x (N,D) with any of `vectors` (K,D)."""
     others, rows = unit(vectors), max(1, CELLS // len(vectors))
-    return torch.cat([product(some, others.to(some.dtype)).amax(1) for some in torch.split(unit(x), rows)])
+    return torch.cat(
+        [product(some, others.to(some.dtype)).amax(1) for some in torch.split(unit(x), rows)]
+    )
 
 
 def drift(before: Tensor, after: Tensor) -> Tensor:
     """How far (K,) each vector (K,D) has turned by a later time, 1 - cos: 0 not at all, 2 about."""
     if before.shape != after.shape:
-        raise ValueError(f"drift needs the same vectors twice, got {tuple(before.shape)} and {tuple(after.shape)}")
+        raise ValueError(
+            f"drift needs the same vectors twice, got {tuple(before.shape)} and {tuple(after.shape)}"
+        )
     return 1 - (unit(before) * unit(after)).sum(-1)
 
 
@@ -88,7 +105,9 @@ def bank(subject: Subject) -> Result:
     stored, tau = subject.stored, subject.tau
     assert stored is not None and tau is not None, "the catalogue asks for both"
     ids, seen = subject.pairs()
-    q = max(1, min(len(ids), QUERIES[subject.device.type != "cpu"], len(subject.splits.pretrain) // 2))
+    q = max(
+        1, min(len(ids), QUERIES[subject.device.type != "cpu"], len(subject.splits.pretrain) // 2)
+    )
     fresh = _fresh(subject, q, len(stored.vectors))
     sides = {stored.kind: stored.vectors, "fresh keys": fresh}
     test = unit(subject.still()[1])
@@ -100,7 +119,12 @@ def bank(subject: Subject) -> Result:
         _coverage(result, name, closest(test, vectors), vectors)
     _drift(result, subject, stored)
     result["settings"] = subject.settings(
-        kind=stored.kind, vectors=len(stored.vectors), fresh=len(fresh), queries=q, embeddings=len(test), tau=tau
+        kind=stored.kind,
+        vectors=len(stored.vectors),
+        fresh=len(fresh),
+        queries=q,
+        embeddings=len(test),
+        tau=tau,
     )
     return {name: part for name, part in result.items() if part}
 
@@ -110,7 +134,9 @@ def _fresh(subject: Subject, queries: int, count: int) -> Tensor:
     n = min(count, subject.count(subject.splits.pretrain, (PAIRS[0], 1 << 16)))
     others = subject.draw(queries + n)[queries:]
     seen = subject.see(others, 1, salt=-1)
-    recalled = isinstance(subject.learner.twin, Recall)  # whose keys are the memory itself, however old
+    recalled = isinstance(
+        subject.learner.twin, Recall
+    )  # whose keys are the memory itself, however old
     return seen.query[0] if recalled else seen.keys[0]
 
 
@@ -142,21 +168,33 @@ def _coverage(result: Result, name: str, near: Tensor, vectors: Tensor) -> None:
 def _drift(result: Result, subject: Subject, stored: Stored) -> None:
     """How far vectors turn from one kept checkpoint to the next, and what the log says of them."""
     for name, (title, label) in LOGGED.items():
-        found = [(row["epoch"] + 1, row[name]) for row in subject.rows() if row.get(name) is not None]
+        found = [
+            (row["epoch"] + 1, row[name]) for row in subject.rows() if row.get(name) is not None
+        ]
         if found:
             epochs, numbers = zip(*found, strict=True)
             result["curves"][title] = curve(epochs, numbers, "epoch", label)
     if stored.kind == "queue":
-        result["notes"].append("the places of a queue are refilled all the time, so its vectors have no drift")
+        result["notes"].append(
+            "the places of a queue are refilled all the time, so its vectors have no drift"
+        )
         return
     moments = [(moment.epoch, moment.stored) for moment in subject.history(CHECKPOINTS)]
     if len(moments) < 2:
-        result["notes"].append("drift between checkpoints needs two, and one is kept: see train.keep")
+        result["notes"].append(
+            "drift between checkpoints needs two, and one is kept: see train.keep"
+        )
         return
-    turned = [_mean(drift(one.vectors, other.vectors)) for (_, one), (_, other) in pairwise(moments) if one and other]
+    turned = [
+        _mean(drift(one.vectors, other.vectors))
+        for (_, one), (_, other) in pairwise(moments)
+        if one and other
+    ]
     result["values"]["drift since the checkpoint before"] = turned[-1]
     when = [epoch for epoch, _ in moments[1:]]
-    result["curves"]["drift"] = curve(when, turned, "epoch", "mean 1 - cos with the checkpoint before")
+    result["curves"]["drift"] = curve(
+        when, turned, "epoch", "mean 1 - cos with the checkpoint before"
+    )
 
 
 def _mean(x: Tensor) -> float:

@@ -21,7 +21,9 @@ def cka(x: Tensor, y: Tensor) -> float:
     Not a number where a side is the same for all images: one collapsed run among several leaves the rest comparable.
     """
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y) or len(x) < 2:
-        raise ValueError(f"CKA needs features of the same two images at least, got {tuple(x.shape)}, {tuple(y.shape)}")
+        raise ValueError(
+            f"CKA needs features of the same two images at least, got {tuple(x.shape)}, {tuple(y.shape)}"
+        )
     a, b = (side.double() - side.double().mean(0) for side in (x, y))
     if any(_still(*sides) for sides in ((x, a), (y, b))):
         return math.nan
@@ -52,9 +54,13 @@ def nearest(x: Tensor, k: int) -> Tensor:
 def overlap(first: Tensor, second: Tensor) -> float:
     """The mean share of neighbours (N,k) that two lists have in common, 0 to 1; the order does not count."""
     if first.shape != second.shape or first.ndim != 2:
-        raise ValueError(f"two lists (N,k) of neighbours are needed, got {tuple(first.shape)}, {tuple(second.shape)}")
+        raise ValueError(
+            f"two lists (N,k) of neighbours are needed, got {tuple(first.shape)}, {tuple(second.shape)}"
+        )
     parts = zip(torch.split(first, 4096), torch.split(second, 4096), strict=True)
-    return float(torch.cat([(a[:, :, None] == b[:, None]).any(2) for a, b in parts]).double().mean())
+    return float(
+        torch.cat([(a[:, :, None] == b[:, None]).any(2) for a, b in parts]).double().mean()
+    )
 
 
 # The same of runs
@@ -91,7 +97,14 @@ def _between(
         found = measure(features[i], features[j])
         values[i][subjects[j].name] = values[j][subjects[i].name] = found
     split = "pretrain" if first.splits.test is None else "test"
-    common = {"images": len(features[0]), "data": first.splits.name, "split": split, "features": "backbone", **settings}
+    common = {
+        "images": len(features[0]),
+        "data": first.splits.name,
+        "split": split,
+        "features": "backbone",
+        **settings,
+    }
     return [
-        {"settings": subject.settings(**common), "values": own} for subject, own in zip(subjects, values, strict=True)
+        {"settings": subject.settings(**common), "values": own}
+        for subject, own in zip(subjects, values, strict=True)
     ]

@@ -8,9 +8,11 @@ from antipode.analysis import bank, between, contrast, cost, geometry
 from antipode.analysis.embeddings import WITH_MEMORY, WITH_TAU, Subject
 from antipode.analysis.result import Result
 from antipode.files import finite
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 
-Fits = Callable[[list[Subject]], str | None]  # why these runs cannot have it, in one sentence; None where they can
+Fits = Callable[
+    [list[Subject]], str | None
+]  # why these runs cannot have it, in one sentence; None where they can
 
 
 def anything(subjects: list[Subject]) -> str | None:
@@ -64,31 +66,50 @@ def each(measure: Callable[[Subject], Result]) -> Callable[[list[Subject]], list
 
 ANALYSES: dict[str, Analysis] = {
     "mi-bound": Analysis(
-        each(contrast.mi_bound), "EqCo's lower bound on mutual information, against K and over training", unfit=repelled
+        each(contrast.mi_bound),
+        "EqCo's lower bound on mutual information, against K and over training",
+        unfit=repelled,
     ),
     "gradient-norm": Analysis(
-        each(contrast.gradient_norm), "EqCo's gradient of a query against K, beside theorem 2's bound", unfit=repelled
+        each(contrast.gradient_norm),
+        "EqCo's gradient of a query against K, beside theorem 2's bound",
+        unfit=repelled,
     ),
-    "npc": Analysis(each(contrast.npc), "DCL's multiplier q_B against the batch size", unfit=repelled),
+    "npc": Analysis(
+        each(contrast.npc), "DCL's multiplier q_B against the batch size", unfit=repelled
+    ),
     "similarity-variance": Analysis(
-        each(geometry.similarity_variance), "JCL's histograms of similarity and variance over 32 views of an image"
+        each(geometry.similarity_variance),
+        "JCL's histograms of similarity and variance over 32 views of an image",
     ),
     "alignment-uniformity": Analysis(
-        each(geometry.alignment_uniformity), "Wang & Isola's two measures, of backbone, head and prediction"
+        each(geometry.alignment_uniformity),
+        "Wang & Isola's two measures, of backbone, head and prediction",
     ),
-    "spectrum": Analysis(each(geometry.spectra), "singular values and effective rank of the features"),
+    "spectrum": Analysis(
+        each(geometry.spectra), "singular values and effective rank of the features"
+    ),
     "cka": Analysis(
-        between.compare_cka, "linear CKA between the backbones of several runs", several=True, unfit=several
+        between.compare_cka,
+        "linear CKA between the backbones of several runs",
+        several=True,
+        unfit=several,
     ),
     "neighbours": Analysis(
-        between.compare_neighbours, "nearest neighbours that several runs share", several=True, unfit=several
+        between.compare_neighbours,
+        "nearest neighbours that several runs share",
+        several=True,
+        unfit=several,
     ),
     "bank": Analysis(
-        each(bank.bank), "hardness, coverage and drift of a bank, queue or memory of negatives", unfit=remembered
+        each(bank.bank),
+        "hardness, coverage and drift of a bank, queue or memory of negatives",
+        unfit=remembered,
     ),
     "cost": Analysis(each(cost.cost), "parameters, speed, device hours per epoch and memory"),
     "jcl-complexity": Analysis(
-        each(cost.jcl_complexity), "time and memory of JCL's closed form and of the vanilla loss against M'"
+        each(cost.jcl_complexity),
+        "time and memory of JCL's closed form and of the vanilla loss against M'",
     ),
 }
 
@@ -101,7 +122,9 @@ def known(names: Sequence[str]) -> None:
         if name not in ANALYSES:
             near = difflib.get_close_matches(name, ANALYSES, 1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ValueError(f"there is no analysis {name!r}{hint}: choose from {', '.join(ANALYSES)}")
+            raise ValueError(
+                f"there is no analysis {name!r}{hint}: choose from {', '.join(ANALYSES)}"
+            )
 
 
 def perform(subjects: list[Subject], what: Sequence[str] | None) -> dict[str, dict[str, Any]]:
@@ -112,7 +135,9 @@ def perform(subjects: list[Subject], what: Sequence[str] | None) -> dict[str, di
     """
     names = list(ANALYSES) if what is None else list(dict.fromkeys(what))
     known(names)
-    reasons = {name: reason for name in names if (reason := ANALYSES[name].unfit(subjects)) is not None}
+    reasons = {
+        name: reason for name in names if (reason := ANALYSES[name].unfit(subjects)) is not None
+    }
     if what is not None and reasons:
         name, reason = next(iter(reasons.items()))
         raise ValueError(f"{name} does not fit: {reason}")
@@ -121,7 +146,7 @@ def perform(subjects: list[Subject], what: Sequence[str] | None) -> dict[str, di
         for subject, result in zip(subjects, _results(ANALYSES[name], subjects), strict=True):
             found[subject.name][name] = result
             if "skipped" not in result:
-                RunDir(subject.path).file("analysis.json", {name: result})
+                RunFolder(subject.path).file("analysis.json", {name: result})
     return found
 
 

@@ -39,18 +39,26 @@ def drawn(queries: Tensor, keys: Tensor, count: int, tau: float) -> Drawn:
     """
     q, n = len(queries), len(keys)
     if not 1 <= count < n or q > n:
-        raise ValueError(f"{count} negatives cannot be drawn for {q} queries from {n} keys: 1 to {n - 1} for {n} keys")
+        raise ValueError(
+            f"{count} negatives cannot be drawn for {q} queries from {n} keys: 1 to {n - 1} for {n} keys"
+        )
     repel, distance = queries.new_empty(q), queries.new_empty(q)
     rows = max(1, min(256, CELLS // count))
     for start in range(0, q, rows):
         some = queries[start : start + rows]
         ahead = torch.arange(count + len(some) - 1, device=keys.device)
         others = keys[(start + 1 + ahead) % n]
-        before = ahead - torch.arange(len(some), device=keys.device)[:, None]  # (R,W) places behind the first negative
-        scores = (product(some, others) / tau).masked_fill((before < 0) | (before >= count), -torch.inf)
+        before = (
+            ahead - torch.arange(len(some), device=keys.device)[:, None]
+        )  # (R,W) places behind the first negative
+        scores = (product(some, others) / tau).masked_fill(
+            (before < 0) | (before >= count), -torch.inf
+        )
         repel[start : start + rows] = torch.logsumexp(scores, 1)
         centre = product(scores.softmax(1), others.T)
-        distance[start : start + rows] = torch.linalg.vector_norm(centre - keys[start : start + len(some)], dim=1)
+        distance[start : start + rows] = torch.linalg.vector_norm(
+            centre - keys[start : start + len(some)], dim=1
+        )
     return Drawn((queries * keys[:q]).sum(-1) / tau, repel, distance)
 
 
@@ -85,7 +93,9 @@ def multipliers(z0: Tensor, z1: Tensor, batch: int, tau: float, key: Tensor) -> 
     if not 2 <= batch <= n:
         raise ValueError(f"batches of {batch} cannot be drawn from {n} images: 2 to {n}")
     order = rng.permutation(key, n)[: n // batch * batch]
-    return torch.cat([npc_multiplier(z0[some], z1[some], tau=tau) for some in torch.split(order, batch)])
+    return torch.cat(
+        [npc_multiplier(z0[some], z1[some], tau=tau) for some in torch.split(order, batch)]
+    )
 
 
 def grid(most: int) -> list[int]:
@@ -110,13 +120,22 @@ def mi_bound(subject: Subject) -> Result:
     epochs, logged, notes = _logged_bound(subject.rows())
     if epochs:
         curves["over training"] = curve(epochs, logged, "epoch", label)
-    first = 1 if len(counts) > 1 else 0  # from K = 16 on, where the paper claims it: four are too few for a mean
+    first = (
+        1 if len(counts) > 1 else 0
+    )  # from K = 16 on, where the paper claims it: four are too few for a mean
     values = {
-        f"range from K = {counts[first]} on with EqCo": max(with_eqco[first:]) - min(with_eqco[first:]),
-        f"range from K = {counts[first]} on without EqCo": max(without[first:]) - min(without[first:]),
+        f"range from K = {counts[first]} on with EqCo": max(with_eqco[first:])
+        - min(with_eqco[first:]),
+        f"range from K = {counts[first]} on without EqCo": max(without[first:])
+        - min(without[first:]),
         f"bound at K = {counts[-1]}": without[-1],
     }
-    return {"settings": _settings(subject, tau, alpha), "values": values, "curves": curves, "notes": notes}
+    return {
+        "settings": _settings(subject, tau, alpha),
+        "values": values,
+        "curves": curves,
+        "notes": notes,
+    }
 
 
 def gradient_norm(subject: Subject) -> Result:
@@ -128,7 +147,10 @@ def gradient_norm(subject: Subject) -> Result:
         when = "" if moment is subject else f", epoch {moment.epoch:g}"
         widest = draws[-1], counts[-1]
         for name, weight in (("with EqCo", alpha), ("without EqCo", None)):
-            norms = [gradient(draw, count, tau, weight) for count, draw in zip(counts, draws, strict=True)]
+            norms = [
+                gradient(draw, count, tau, weight)
+                for count, draw in zip(counts, draws, strict=True)
+            ]
             limits = [ceiling(*widest, tau, weight or count).mean() for count in counts]
             for what, numbers in {
                 "mean": [norm.mean() for norm in norms],
@@ -143,8 +165,15 @@ def gradient_norm(subject: Subject) -> Result:
     }
     notes = ["the gradient is with respect to the unit query, and the deviation is over queries"]
     if len(history) == 1:
-        notes.append("one checkpoint is kept; train.keep and train.checkpoint_every keep more of the training")
-    return {"settings": _settings(subject, tau, alpha), "values": values, "curves": curves, "notes": notes}
+        notes.append(
+            "one checkpoint is kept; train.keep and train.checkpoint_every keep more of the training"
+        )
+    return {
+        "settings": _settings(subject, tau, alpha),
+        "values": values,
+        "curves": curves,
+        "notes": notes,
+    }
 
 
 def npc(subject: Subject) -> Result:
@@ -163,14 +192,20 @@ def npc(subject: Subject) -> Result:
             done(1)
     curves = {
         "mean": curve(sizes, mean, "batch size", "mean of q_B"),
-        "coefficient of variation": curve(sizes, variation, "batch size", "deviation of q_B over its mean"),
+        "coefficient of variation": curve(
+            sizes, variation, "batch size", "deviation of q_B over its mean"
+        ),
     }
     logged = per_epoch(subject.rows(), "multiplier")
     if logged:
-        curves["over training"] = curve([*logged], [*logged.values()], "epoch", "mean of the multiplier in training")
+        curves["over training"] = curve(
+            [*logged], [*logged.values()], "epoch", "mean of the multiplier in training"
+        )
     last = f"at batch {sizes[-1]}"
     values = {f"mean {last}": mean[-1], f"coefficient of variation {last}": variation[-1]}
-    settings = subject.settings(images=len(ids), tau=tau, features="head", views=subject.recipe.views.policy)
+    settings = subject.settings(
+        images=len(ids), tau=tau, features="head", views=subject.recipe.views.policy
+    )
     return {"settings": settings, "values": values, "curves": curves, "histograms": histograms}
 
 
@@ -203,7 +238,9 @@ def _settings(subject: Subject, tau: float, alpha: float) -> dict[str, Any]:
     ids, _ = subject.pairs()
     source = _alpha(subject)[1]
     queries = min(len(ids), QUERIES[subject.device.type != "cpu"])
-    return subject.settings(images=len(ids), queries=queries, tau=tau, alpha=alpha, alpha_from=source)
+    return subject.settings(
+        images=len(ids), queries=queries, tau=tau, alpha=alpha, alpha_from=source
+    )
 
 
 def _tau(subject: Subject) -> float:
@@ -213,7 +250,12 @@ def _tau(subject: Subject) -> float:
 
 
 def _against(counts: Sequence[int], numbers: Sequence[Tensor]) -> Result:
-    return curve(counts, [float(number) for number in numbers], "negatives K", "length of the gradient of a query")
+    return curve(
+        counts,
+        [float(number) for number in numbers],
+        "negatives K",
+        "length of the gradient of a query",
+    )
 
 
 def _logged_bound(rows: list[dict[str, Any]]) -> tuple[list[float], list[float], list[str]]:
@@ -221,9 +263,22 @@ def _logged_bound(rows: list[dict[str, Any]]) -> tuple[list[float], list[float],
 
     The log has the bound now and then and the loss often; they differ by a constant, which one row with both tells.
     """
-    both = next((row for row in rows if row.get("mi_bound") is not None and row.get("contrast") is not None), None)
+    both = next(
+        (
+            row
+            for row in rows
+            if row.get("mi_bound") is not None and row.get("contrast") is not None
+        ),
+        None,
+    )
     if both is None:
-        return [], [], ["the log of this run holds no bound: it is kept for InfoNCE against a batch or a queue"]
+        return (
+            [],
+            [],
+            [
+                "the log of this run holds no bound: it is kept for InfoNCE against a batch or a queue"
+            ],
+        )
     constant = both["mi_bound"] + both["contrast"]
     means = per_epoch(rows, "contrast")
     return [*means], [constant - mean for mean in means.values()], []

@@ -19,8 +19,8 @@ from antipode.core.objective import Contrast
 from antipode.core.scores import unit
 from antipode.data.progress import bar
 from antipode.functional import info_nce, jcl
-from antipode.runs.folder import RunDir
-from antipode.training.build import Job, build
+from antipode.runs.folder import RunFolder
+from antipode.training.build import Setup, build
 
 KEYS = [1, 2, 3, 5, 7, 9, 11]  # M' of JCL's figure M.2a
 NEGATIVES = 8192, 65536  # at most, on a CPU and on a GPU
@@ -60,7 +60,9 @@ def kept_bytes(loss: Callable[[], Tensor], *inputs: Tensor) -> int:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
-        held = loss()  # alive until all is counted, or storages would be used again under the same address
+        held = (
+            loss()
+        )  # alive until all is counted, or storages would be used again under the same address
     del held
     return sum(found.values())
 
@@ -81,7 +83,9 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def closed_form(query: Tensor, keys: Tensor, negatives: Tensor, tau: float, strength: float) -> Tensor:
+def closed_form(
+    query: Tensor, keys: Tensor, negatives: Tensor, tau: float, strength: float
+) -> Tensor:
     """JCL's loss of queries (N,D), keys (M,N,D) and negatives (K,D): one product with the negatives whatever M is."""
     return jcl(query, keys, negatives, tau=tau, strength=strength)
 
@@ -91,7 +95,7 @@ def vanilla(query: Tensor, keys: Tensor, negatives: Tensor, tau: float) -> Tenso
     return torch.stack([info_nce(query, key, negatives, tau=tau) for key in keys]).mean()
 
 
-def steps(job: Job, count: int = STEPS, before: int = 0) -> Measured:
+def steps(job: Setup, count: int = STEPS, before: int = 0) -> Measured:
     """Time and memory of steps of training, after as many that warm up; `before` are bytes that are not the job's."""
     device, run = job.device, job.run(0)
     list(islice(run, count))
@@ -100,9 +104,13 @@ def steps(job: Job, count: int = STEPS, before: int = 0) -> Measured:
     start = _now(device)
     done = len(list(islice(run, count)))
     if done < count:
-        raise ValueError(f"the run has only {job.loader.total} steps, too few to be timed: {2 * count} are needed")
+        raise ValueError(
+            f"the run has only {job.loader.total} steps, too few to be timed: {2 * count} are needed"
+        )
     speed = done * job.loader.batch / (_now(device) - start)
-    return Measured(speed, torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else None)
+    return Measured(
+        speed, torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else None
+    )
 
 
 # The same of a run
@@ -123,9 +131,11 @@ def cost(subject: Subject) -> Result:
             online.backbone, (subject.splits.channels, recipe.views.size, recipe.views.size)
         ),
         "passes of the network per image": len(learner.seen),
-        "passes of the twin per image": len(learner.key_views) if parameters(getattr(twin, "net", None)) else 0,
+        "passes of the twin per image": len(learner.key_views)
+        if parameters(getattr(twin, "net", None))
+        else 0,
     }
-    environment = RunDir(subject.path).read_json("env.json")
+    environment = RunFolder(subject.path).read_json("env.json")
     speeds = [row["images_per_second"] for row in subject.rows() if row.get("images_per_second")]
     ranks = int(environment.get("ranks", 1))
     if speeds:
@@ -137,7 +147,9 @@ def cost(subject: Subject) -> Result:
     else:
         notes.append("the memory of a step is measured on a GPU only")
     device = str(environment.get("device", "unknown"))
-    settings = subject.settings(trained_on=device, ranks=ranks, batch=recipe.train.batch, size=recipe.views.size)
+    settings = subject.settings(
+        trained_on=device, ranks=ranks, batch=recipe.train.batch, size=recipe.views.size
+    )
     return {"settings": settings, "values": values, "notes": notes}
 
 
@@ -155,7 +167,9 @@ def _now_here(subject: Subject, values: dict[str, float], notes: list[str]) -> N
     """Steps of the run's recipe, from the start and without compilation, on the present device."""
     kind = subject.device.type
     changes = {"device": kind, "compile": "off"}
-    recipe = subject.recipe.model_copy(update={"train": subject.recipe.train.model_copy(update=changes)})
+    recipe = subject.recipe.model_copy(
+        update={"train": subject.recipe.train.model_copy(update=changes)}
+    )
     before = torch.cuda.memory_allocated(subject.device) if kind == "cuda" else 0
     try:
         found = steps(build(recipe, subject.splits, fresh=False), before=before)
@@ -171,8 +185,16 @@ def _now_here(subject: Subject, values: dict[str, float], notes: list[str]) -> N
 
 def jcl_complexity(subject: Subject) -> Result:
     """Time and memory of JCL's loss and of the vanilla baseline against M', with the run's own dimensions."""
-    n, stored, cap = subject.recipe.train.batch, subject.stored, NEGATIVES[subject.device.type != "cpu"]
-    sizes = {"queries": n, "negatives": min(len(stored.vectors) if stored else 2 * n - 2, cap), "dim": _dim(subject)}
+    n, stored, cap = (
+        subject.recipe.train.batch,
+        subject.stored,
+        NEGATIVES[subject.device.type != "cpu"],
+    )
+    sizes = {
+        "queries": n,
+        "negatives": min(len(stored.vectors) if stored else 2 * n - 2, cap),
+        "dim": _dim(subject),
+    }
     tau = subject.tau or 0.2
     strength = next((part.positives.strength for part in subject.parts() if _gaussian(part)), 4.0)
     found: dict[str, list[float]] = {}
@@ -182,15 +204,22 @@ def jcl_complexity(subject: Subject) -> Result:
             for name, number in _race(vectors, tau, strength).items():
                 found.setdefault(name, []).append(number)
             done(1)
-    curves = {name: curve(KEYS, numbers, "keys M'", LABELS[name.split(",")[0]]) for name, numbers in found.items()}
+    curves = {
+        name: curve(KEYS, numbers, "keys M'", LABELS[name.split(",")[0]])
+        for name, numbers in found.items()
+    }
     values = {
         f"{what} of vanilla over closed form, M' = {KEYS[place]}": found[f"{what}, vanilla"][place]
         / found[f"{what}, closed form"][place]
         for what in LABELS
         for place in (KEYS.index(5), -1)
     }
-    settings = subject.settings(**sizes, tau=tau, strength=strength, device=subject.device.type, repeats=REPEATS)
-    notes = ["random unit vectors of the run's dimensions; the networks' own passes are not counted"]
+    settings = subject.settings(
+        **sizes, tau=tau, strength=strength, device=subject.device.type, repeats=REPEATS
+    )
+    notes = [
+        "random unit vectors of the run's dimensions; the networks' own passes are not counted"
+    ]
     return {"settings": settings, "values": values, "curves": curves, "notes": notes}
 
 
@@ -228,6 +257,9 @@ def _vectors(
     seed: int, m: int, device: torch.device, *, queries: int, negatives: int, dim: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Unit queries (N,D) that ask for a gradient, keys (M,N,D) and negatives (K,D)."""
-    chance, shapes = rng.generator(seed, "jcl-complexity", m), ((queries,), (m, queries), (negatives,))
+    chance, shapes = (
+        rng.generator(seed, "jcl-complexity", m),
+        ((queries,), (m, queries), (negatives,)),
+    )
     query, keys, others = (unit(torch.randn(*shape, dim, generator=chance)) for shape in shapes)
     return query.to(device).requires_grad_(), keys.to(device), others.to(device)

@@ -21,11 +21,14 @@ from antipode.data.views.views import Views
 from antipode.evaluation.features import extract
 from antipode.papers.npid import Memory, NoiseContrast
 from antipode.recipe.resolve import Recipe
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 from antipode.runs.restore import put
 
 BATCH = 256  # images that pass a network at once
-PAIRS = 4097, 16385  # images in two views, on a CPU and on a GPU: one more than the largest power of four to be drawn
+PAIRS = (
+    4097,
+    16385,
+)  # images in two views, on a CPU and on a GPU: one more than the largest power of four to be drawn
 STILL = 5000, 50000  # images seen once, without chance
 WITH_TAU = "simclr mocov1 mocov2 npid invspread adco eqco simo dcl dclw jcl".split()
 WITH_MEMORY = "mocov1 mocov2 npid adco jcl".split()
@@ -57,16 +60,18 @@ class Subject:
     learner: Learner
     splits: Splits
     views: Views
-    look: Views
+    eval_view: Views
     device: torch.device
     seed: int = 0
     images: int | None = None
-    module: nn.Module | None = field(default=None, repr=False)  # what a run on a module of one's own was given
+    module: nn.Module | None = field(
+        default=None, repr=False
+    )  # what a run on a module of one's own was given
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def rows(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        return RunDir(self.path).metrics()
+        return RunFolder(self.path).metrics()
 
     def count(self, source: Source, caps: tuple[int, int]) -> int:
         """How many images of a source to use: all, or as many as the caps (CPU, GPU) or the caller allow."""
@@ -112,7 +117,9 @@ class Subject:
                     whole[epoch * make.count + place, at] = part
         return Seen(*(whole[:, :n] for whole in out))
 
-    def _through(self, view: Tensor, ids: Tensor, keys: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _through(
+        self, view: Tensor, ids: Tensor, keys: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Backbone, head, query and key (N,D) of one view of the images `ids`."""
         learner = self.learner
         backbone = learner.online.backbone(view)
@@ -126,9 +133,11 @@ class Subject:
         source = self.judged if source is None else source
         if ("still", id(source)) not in self.kept:
             few = subset(source, self.draw(self.count(source, STILL), source))
-            backbone = extract(self.learner.online.backbone, self.look, few).x.to(self.device)
+            backbone = extract(self.learner.online.backbone, self.eval_view, few).x.to(self.device)
             with torch.no_grad():
-                parts = [self.learner.online.head(part).float() for part in torch.split(backbone, BATCH)]
+                parts = [
+                    self.learner.online.head(part).float() for part in torch.split(backbone, BATCH)
+                ]
             self.kept["still", id(source)] = backbone, torch.cat(parts)
         found: tuple[Tensor, Tensor] = self.kept["still", id(source)]
         return found
@@ -150,7 +159,9 @@ class Subject:
     def alpha(self) -> float | None:
         """EqCo's alpha; None where the method has no such margin."""
         margins = [part.margin for part in self.parts() if isinstance(part, Contrast)]
-        return next((found.keywords["alpha"] for found in margins if hasattr(found, "keywords")), None)
+        return next(
+            (found.keywords["alpha"] for found in margins if hasattr(found, "keywords")), None
+        )
 
     @property
     def stored(self) -> Stored | None:
@@ -180,7 +191,11 @@ class Subject:
     def history(self, most: int) -> "list[Subject]":
         """The run as each kept checkpoint has it, oldest first and the subject itself last; at most `most`, spread."""
         own = f"step-{int(self.learner.step):09d}.pt"
-        files = [file for file in sorted((self.path / "checkpoints").glob("step-*.pt")) if file.name < own]
+        files = [
+            file
+            for file in sorted((self.path / "checkpoints").glob("step-*.pt"))
+            if file.name < own
+        ]
         room = min(most - 1, len(files))
         chosen = [files[place * (len(files) - 1) // max(room - 1, 1)] for place in range(room)]
         return [*(earlier for file in chosen if (earlier := self._at(file)) is not None), self]
@@ -189,14 +204,23 @@ class Subject:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # whatever a damaged file provokes
-            warnings.warn(f"{file} cannot be read ({type(error).__name__}) and is left out", stacklevel=2)
+            warnings.warn(
+                f"{file} cannot be read ({type(error).__name__}) and is left out", stacklevel=2
+            )
             return None
-        return replace(self, learner=put(self.recipe, content, self.module).to(self.device), kept={})
+        return replace(
+            self, learner=put(self.recipe, content, self.module).to(self.device), kept={}
+        )
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """What was looked at: data, epoch, seed, and what an analysis adds."""
         capped = {} if self.images is None else {"at most": self.images}
-        about = {"data": self.splits.name, "epoch": self.epoch, "seed": self.seed, "device": self.device.type}
+        about = {
+            "data": self.splits.name,
+            "epoch": self.epoch,
+            "seed": self.seed,
+            "device": self.device.type,
+        }
         return {**about, **capped, **more}
 
 
@@ -210,4 +234,7 @@ def _large(views: Views) -> Views:
 def named(paths: Sequence[Path]) -> list[str]:
     """A name for each run: that of its folder, or the whole path where two folders have one name."""
     names = [path.resolve().name for path in paths]
-    return [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
+    return [
+        name if names.count(name) == 1 else str(path)
+        for name, path in zip(names, paths, strict=True)
+    ]

@@ -82,8 +82,12 @@ def similarity_variance(subject: Subject) -> Result:
         alike, spread = (torch.cat(column) for column in zip(*parts, strict=True))
         values[f"mean similarity, {name}"] = float(alike.double().mean())
         values[f"mean variance, {name}"] = float(spread.double().mean())
-        histograms[f"similarity, {name}"] = histogram(alike, 0, 1, "mean cosine of an image's views")
-        histograms[f"variance, {name}"] = histogram(spread, 0, 1 / dims[name], "mean variance of a feature")
+        histograms[f"similarity, {name}"] = histogram(
+            alike, 0, 1, "mean cosine of an image's views"
+        )
+        histograms[f"variance, {name}"] = histogram(
+            spread, 0, 1 / dims[name], "mean variance of a feature"
+        )
     settings = subject.settings(images=len(ids), views=VIEWS, policy=subject.recipe.views.policy)
     notes = ["of unit vectors the two say the same: variance = (1 - similarity) / D"]
     return {"settings": settings, "values": values, "histograms": histograms, "notes": notes}
@@ -112,7 +116,9 @@ def spectra(subject: Subject) -> Result:
         values[f"effective rank, {name}"] = effective_rank(found)
         values[f"dimensions, {name}"] = x.shape[1]
         ranks = list(range(1, len(found) + 1))
-        curves[name] = curve(ranks, found / (found[0] or 1), "rank", "singular value over the largest")
+        curves[name] = curve(
+            ranks, found / (found[0] or 1), "rank", "singular value over the largest"
+        )
     split = "pretrain" if subject.splits.test is None else "test"
     settings = subject.settings(images=n, split=split, vectors="at length one, not centred")
     return {"settings": settings, "values": values, "curves": curves}

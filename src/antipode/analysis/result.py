@@ -13,7 +13,9 @@ from torch import Tensor
 Result = dict[str, Any]
 
 
-def curve(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, xlabel: str, ylabel: str) -> Result:
+def curve(
+    x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, xlabel: str, ylabel: str
+) -> Result:
     """A line through points (x,y)."""
     xs, ys = (side.tolist() if isinstance(side, Tensor) else list(side) for side in (x, y))
     if len(xs) != len(ys):
@@ -27,8 +29,14 @@ def histogram(values: Tensor, low: float, high: float, xlabel: str, bins: int = 
     The edges do not depend on the values, so that histograms of two runs can be laid over each other.
     """
     if not values.numel() or not low < high or bins < 1:
-        raise ValueError(f"a histogram needs values and a range, got {values.numel()} values in [{low}, {high}]")
+        raise ValueError(
+            f"a histogram needs values and a range, got {values.numel()} values in [{low}, {high}]"
+        )
     edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
     inside = values.detach().double().cpu().flatten().clamp(low, high)
     places = (torch.bucketize(inside, edges, right=True) - 1).clamp(0, bins - 1)
-    return {"edges": edges.tolist(), "counts": places.bincount(minlength=bins).tolist(), "xlabel": xlabel}
+    return {
+        "edges": edges.tolist(),
+        "counts": places.bincount(minlength=bins).tolist(),
+        "xlabel": xlabel,
+    }

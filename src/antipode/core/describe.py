@@ -13,7 +13,17 @@ from antipode.core.twin import Ema, Shared
 from antipode.nets.norm import BatchNorm
 from antipode.papers.npid import Memory
 
-COLUMNS = ["views", "pairing", "twin", "positives", "negatives", "coupling", "margin", "BN groups", "extra"]
+COLUMNS = [
+    "views",
+    "pairing",
+    "twin",
+    "positives",
+    "negatives",
+    "coupling",
+    "margin",
+    "BN groups",
+    "extra",
+]
 
 
 def describe(learner: Learner) -> dict[str, str]:
@@ -41,14 +51,20 @@ def _contrast(objective: Any) -> dict[str, str]:
         "positives": "gaussian" if gaussian else "average",
         "negatives": " + ".join(_negatives(part) for part in objective.negatives),
         "coupling": _name(objective.coupling),
-        "margin": "-" if objective.margin is no_margin else f"eqco({objective.margin.keywords['alpha']:g})",  # type: ignore[attr-defined]
+        "margin": "-"
+        if objective.margin is no_margin
+        else f"eqco({objective.margin.keywords['alpha']:g})",  # type: ignore[attr-defined]
     }
 
 
 def _negatives(part: nn.Module) -> str:
     match part:
         case InBatch():
-            drawn = "" if part.subset is None else f", {part.subset} drawn{'' if part.shared else ' for each query'}"
+            drawn = (
+                ""
+                if part.subset is None
+                else f", {part.subset} drawn{'' if part.shared else ' for each query'}"
+            )
             return ("in-batch keys" if part.pool == "pair" else "in-batch") + drawn
         case Queue():
             return f"queue {len(part.vectors)}"
@@ -75,13 +91,21 @@ def _twin(twin: Any) -> str:
         return "stop-gradient" if twin.stop else "shared"
     if not isinstance(twin, Ema):
         return "memory"
-    return f"EMA {twin.momentum(0.0):g}" + (" to 1" if twin.momentum(1.0) > twin.momentum(0.0) else "")
+    return f"EMA {twin.momentum(0.0):g}" + (
+        " to 1" if twin.momentum(1.0) > twin.momentum(0.0) else ""
+    )
 
 
 def _norm(learner: Learner) -> str:
-    groups = max((layer.groups for layer in learner.modules() if isinstance(layer, BatchNorm)), default=1)
+    groups = max(
+        (layer.groups for layer in learner.modules() if isinstance(layer, BatchNorm)), default=1
+    )
     shuffled = ", keys shuffled" if isinstance(learner.twin, Ema) and learner.twin.shuffle else ""
-    return (str(groups) if groups > 1 else "1 (all ranks)") + (", views joint" if learner.joint else "") + shuffled
+    return (
+        (str(groups) if groups > 1 else "1 (all ranks)")
+        + (", views joint" if learner.joint else "")
+        + shuffled
+    )
 
 
 def _extras(learner: Learner) -> list[str]:

@@ -72,8 +72,18 @@ class Learner(nn.Module):
         if on not in ("prediction", "projection"):
             raise ValueError(f"regularisers act on the prediction or the projection, not on {on!r}")
         self.online, self.twin, self.objective, self.predictor = online, twin, objective, predictor
-        self.pairing, self.regularisers, self.options = pairing, list(regularisers), dict(options or {})
-        self.scale, self.joint, self.renormalise, self.on, self.remember = scale, joint, renormalise, on, remember
+        self.pairing, self.regularisers, self.options = (
+            pairing,
+            list(regularisers),
+            dict(options or {}),
+        )
+        self.scale, self.joint, self.renormalise, self.on, self.remember = (
+            scale,
+            joint,
+            renormalise,
+            on,
+            remember,
+        )
         self.together = ours(online) and ours(predictor)
         self.views = views_of(pairing)
         self.key_views = sorted({view for _, keys in pairing for view in keys})
@@ -89,18 +99,24 @@ class Learner(nn.Module):
         noise = rng.fold(self.seed, self.step)
         z, p = self._online([batch.views[view] for view in self.seen])
         own = [z[view] for view in self.key_views] if self.twin.own else []
-        keys = self.twin([batch.views[view] for view in self.key_views], own, batch.owner, rng.fold(noise, 1))
-        with precise(batch.owner.device):
+        keys = self.twin(
+            [batch.views[view] for view in self.key_views], own, batch.image_ids, rng.fold(noise, 1)
+        )
+        with precise(batch.image_ids.device):
             query = {view: unit(p[view]) for view in self.query_views}
             k = {view: unit(key) for view, key in zip(self.key_views, keys, strict=True)}
-            pairs = self._pairs(query, k, batch.owner, rng.fold(noise, 2))
+            pairs = self._pairs(query, k, batch.image_ids, rng.fold(noise, 2))
             loss, metrics = self._mean([self.objective(pair) for pair in pairs])
-            shown = query if self.on == "prediction" else {view: unit(z[view]) for view in self.query_views}
+            shown = (
+                query
+                if self.on == "prediction"
+                else {view: unit(z[view]) for view in self.query_views}
+            )
             for name, weight, term in self.regularisers:
-                value = term(torch.stack(list(shown.values())), batch.owner, rng.fold(noise, 3))
+                value = term(torch.stack(list(shown.values())), batch.image_ids, rng.fold(noise, 3))
                 loss, metrics[name] = loss + weight * value, value.detach()
         kept = pairs[0].query if self.remember == "query" else pairs[0].keys.mean(0)
-        return Output(loss, metrics | {"loss": loss.detach()}, kept.detach(), batch.owner)
+        return Output(loss, metrics | {"loss": loss.detach()}, kept.detach(), batch.image_ids)
 
     def before_step(self, progress: float) -> None:
         """Set what changes with time, for a step at `progress` in [0,1]: the share of training that lies behind it."""
@@ -112,8 +128,10 @@ class Learner(nn.Module):
     @torch.no_grad()
     def after_step(self, out: Output) -> None:
         """Write state, after the optimiser's step: the twin follows, queue and bank take in keys."""
-        dist.level(self)
-        filled = self.objective.push(out.keys, out.owner, rng.fold(rng.fold(self.seed, self.step), 4))
+        dist.average_running_stats(self)
+        filled = self.objective.push(
+            out.keys, out.image_ids, rng.fold(rng.fold(self.seed, self.step), 4)
+        )
         # AdCo's key encoder starts again from the query encoder once the bank is full (train.py, fd65f12)
         self.twin.follow(self.online, restart=filled)
         self.step += 1
@@ -140,7 +158,10 @@ class Learner(nn.Module):
 
     def param_groups(self) -> list[dict[str, Any]]:
         """The groups as torch optimisers take them, with the settings that belong to the method (AdCo's bank)."""
-        return [{"params": ps, "name": name, **self.options.get(name, {})} for name, ps in self.groups().items()]
+        return [
+            {"params": ps, "name": name, **self.options.get(name, {})}
+            for name, ps in self.groups().items()
+        ]
 
     def _online(self, images: list[Tensor]) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
         """Projections and predictions (N,D) of each view seen; without a predictor they are the same."""
@@ -153,10 +174,16 @@ class Learner(nn.Module):
                 p += (out if self.predictor is None else self.predictor(out)).chunk(views)
         return dict(zip(self.seen, z, strict=True)), dict(zip(self.seen, p, strict=True))
 
-    def _pairs(self, query: dict[int, Tensor], k: dict[int, Tensor], owner: Tensor, noise: Tensor) -> list[Pair]:
+    def _pairs(
+        self, query: dict[int, Tensor], k: dict[int, Tensor], image_ids: Tensor, noise: Tensor
+    ) -> list[Pair]:
         """Every pair of the pairing, with its pool of vectors from all ranks."""
-        everyone = dist.gather(owner)
-        joint = torch.cat([dist.gather(key) for key in k.values()]) if self.objective.pool == "all" else None
+        everyone = dist.gather(image_ids)
+        joint = (
+            torch.cat([dist.gather(key) for key in k.values()])
+            if self.objective.pool == "all"
+            else None
+        )
         pairs = []
         for number, (queries, keys) in enumerate(self.pairing):
             q = centroid(torch.stack([query[view] for view in queries]), self.renormalise)
@@ -164,24 +191,42 @@ class Learner(nn.Module):
             if joint is not None:
                 pool = joint
             else:
-                pool = dist.gather(ks.mean(0)) if self.objective.pool == "pair" else q.new_empty(0, q.shape[1])
+                pool = (
+                    dist.gather(ks.mean(0))
+                    if self.objective.pool == "pair"
+                    else q.new_empty(0, q.shape[1])
+                )
             ids = everyone.repeat(len(pool) // len(everyone))
-            pairs.append(Pair(q, ks, owner, pool, ids, rng.fold(noise, number)))
+            pairs.append(Pair(q, ks, image_ids, pool, ids, rng.fold(noise, number)))
         return pairs
 
     def _mean(self, results: list[tuple[Tensor, Metrics]]) -> tuple[Tensor, Metrics]:
         """The scaled mean loss over pairs, and the mean of each metric."""
         loss = torch.stack([loss for loss, _ in results]).mean() * self.scale
         names = results[0][1]
-        return loss, {name: torch.stack([metrics[name] for _, metrics in results]).mean() for name in names}
+        return loss, {
+            name: torch.stack([metrics[name] for _, metrics in results]).mean() for name in names
+        }
 
     def _check(self, batch: Batch) -> None:
         """Refuse a batch that does not fit, before it broadcasts into something wrong."""
         if len(batch.views) != self.views:
-            raise ValueError(f"this method needs {self.views} views of each image, got {len(batch.views)}")
+            raise ValueError(
+                f"this method needs {self.views} views of each image, got {len(batch.views)}"
+            )
         sizes = [len(view) for view in batch.views]
-        if batch.owner.ndim != 1 or set(sizes) != {len(batch.owner)} or not len(batch.owner):
-            raise ValueError(f"views of {sizes} images do not fit image ids of shape {tuple(batch.owner.shape)}")
-        kinds = {batch.owner.dtype, *(view.dtype for view in batch.views)}
-        if batch.owner.dtype != torch.int64 or not all(view.is_floating_point() for view in batch.views):
-            raise ValueError(f"views are floats and image ids int64, but here are {', '.join(map(str, kinds))}")
+        if (
+            batch.image_ids.ndim != 1
+            or set(sizes) != {len(batch.image_ids)}
+            or not len(batch.image_ids)
+        ):
+            raise ValueError(
+                f"views of {sizes} images do not fit image ids of shape {tuple(batch.image_ids.shape)}"
+            )
+        kinds = {batch.image_ids.dtype, *(view.dtype for view in batch.views)}
+        if batch.image_ids.dtype != torch.int64 or not all(
+            view.is_floating_point() for view in batch.views
+        ):
+            raise ValueError(
+                f"views are floats and image ids int64, but here are {', '.join(map(str, kinds))}"
+            )

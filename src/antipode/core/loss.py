@@ -42,7 +42,9 @@ class Gaussian(nn.Module):
     def __init__(self, strength: float, stairs: int = 0) -> None:
         super().__init__()
         if not 0 <= strength < torch.inf or stairs < 0:
-            raise ValueError(f"JCL's strength and ramp are finite numbers of 0 or more, got {strength} and {stairs}")
+            raise ValueError(
+                f"JCL's strength and ramp are finite numbers of 0 or more, got {strength} and {stairs}"
+            )
         self.strength, self.stairs = strength, stairs
         self.register_buffer("now", torch.tensor(float(strength)))
 

@@ -25,7 +25,7 @@ class Negatives(Protocol):
     def __call__(self, pair: Pair, live: bool = False) -> Tensor:
         """Scores (N,K); `live` ones may send gradient into the negatives themselves."""
 
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Take in keys (N,D) of images (N,) after the step; True when that filled a bank."""
 
 
@@ -48,8 +48,11 @@ class InBatch(nn.Module):
 
     def forward(self, pair: Pair, live: bool = False) -> Tensor:
         """Scores (N,P) with the own image at -inf, or (N,subset)."""
-        own = pair.owner[:, None] == pair.pool_owner
-        count, scores = self._count(pair), product(pair.query, pair.pool).masked_fill(own, -torch.inf)
+        own = pair.image_ids[:, None] == pair.pool_ids
+        count, scores = (
+            self._count(pair),
+            product(pair.query, pair.pool).masked_fill(own, -torch.inf),
+        )
         if self.subset is None:
             return scores
         lots = self._lots(pair).expand_as(own).masked_fill(own, 2.0)
@@ -57,9 +60,11 @@ class InBatch(nn.Module):
 
     def _lots(self, pair: Pair) -> Tensor:
         """A number in [0,1) for each vector of the pool, (1,P) or (N,P): by image and view, not by place."""
-        view = torch.arange(len(pair.pool), device=pair.pool.device) // (len(pair.query) * dist.world())
-        rows = pair.noise[None] if self.shared else rng.fold(pair.noise, pair.owner)
-        return rng.uniform(rng.fold(rows[:, None], rng.fold(view, pair.pool_owner)), 1).squeeze(-1)
+        view = torch.arange(len(pair.pool), device=pair.pool.device) // (
+            len(pair.query) * dist.world()
+        )
+        rows = pair.noise[None] if self.shared else rng.fold(pair.noise, pair.image_ids)
+        return rng.uniform(rng.fold(rows[:, None], rng.fold(view, pair.pool_ids)), 1).squeeze(-1)
 
     def _count(self, pair: Pair) -> int:
         """How many repel a query; K = N of SiMo's pool is what its paper calls the N-1 others."""
@@ -67,21 +72,29 @@ class InBatch(nn.Module):
         others = len(pair.pool) - len(pair.pool) // images
         if images < 2:
             raise ValueError("negatives from the batch need at least two images, got one")
-        differ(pair.pool_owner)
+        differ(pair.pool_ids)
         count = others if self.subset is None else self.subset
         if count > others + (self.pool == "pair"):
-            raise ValueError(f"{count} negatives asked for, but {images} images give a query only {others}")
+            raise ValueError(
+                f"{count} negatives asked for, but {images} images give a query only {others}"
+            )
         return min(count, others)
 
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Nothing to keep."""
         return False
 
 
-def differ(owner: Tensor) -> None:
+def differ(image_ids: Tensor) -> None:
     """Refuse image ids (P,) that are all one; only on the CPU, since a GPU would have to wait for the answer."""
-    if owner.is_cpu and not torch.compiler.is_compiling() and bool((owner == owner[0]).all()):
-        raise ValueError(f"a batch that holds image {int(owner[0])} alone, {len(owner)} times, has nothing to repel")
+    if (
+        image_ids.is_cpu
+        and not torch.compiler.is_compiling()
+        and bool((image_ids == image_ids[0]).all())
+    ):
+        raise ValueError(
+            f"a batch that holds image {int(image_ids[0])} alone, {len(image_ids)} times, has nothing to repel"
+        )
 
 
 class Queue(nn.Module):
@@ -110,7 +123,7 @@ class Queue(nn.Module):
         return product(pair.query, self.vectors.to(pair.query.dtype))
 
     @torch.no_grad()
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Take in the keys (N,D) of every rank, the oldest leave."""
         keys, size = dist.gather(keys), len(self.vectors)
         if len(keys) > size:
@@ -147,7 +160,7 @@ class Bank(nn.Module):
         return product(pair.query, unit(self.weight if live else self.weight.detach()))
 
     @torch.no_grad()
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """While filling, write the keys (N,D) of every rank into the next places; True when that filled the bank."""
         if not self.filling:
             return False

@@ -8,7 +8,16 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from antipode.core.loss import Coupling, Gaussian, Margin, Positives, average, coupled, multiplier, no_margin
+from antipode.core.loss import (
+    Coupling,
+    Gaussian,
+    Margin,
+    Positives,
+    average,
+    coupled,
+    multiplier,
+    no_margin,
+)
 from antipode.core.negatives import Bank, Negatives, Pool
 from antipode.core.scores import unit
 from antipode.types import Pair, Terms
@@ -27,7 +36,7 @@ class Objective(Protocol):
     def at(self, progress: float) -> None:
         """Set what changes with time."""
 
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Write state after the step; True when a bank has just been filled."""
 
 
@@ -48,18 +57,28 @@ class Contrast(nn.Module):
         if not negatives:
             raise ValueError("a contrast needs negatives: in-batch, a queue or a bank")
         if coupling is not coupled and isinstance(positives, Gaussian):
-            raise ValueError("JCL's Gaussian acts in the denominator only, and a decoupled loss has no positive there")
+            raise ValueError(
+                "JCL's Gaussian acts in the denominator only, and a decoupled loss has no positive there"
+            )
         if coupling is not coupled and margin is not no_margin:
-            raise ValueError("EqCo's margin on a decoupled loss only adds a constant, log(alpha/K): no gradient")
+            raise ValueError(
+                "EqCo's margin on a decoupled loss only adds a constant, log(alpha/K): no gradient"
+            )
         pools = {part.pool for part in negatives if part.pool}
         if len(pools) > 1:
-            raise ValueError("in-batch negatives were asked for twice, from the pair's keys and from all keys")
+            raise ValueError(
+                "in-batch negatives were asked for twice, from the pair's keys and from all keys"
+            )
         self.negatives = nn.ModuleList(negatives)  # type: ignore[arg-type]  # parts are modules that keep a protocol
         self.tau, self.positives, self.coupling, self.margin = tau, positives, coupling, margin
         self.pool: Pool | None = next(iter(pools), None)
 
     def terms(
-        self, pair: Pair, tau: float | None = None, live: bool = False, among: Sequence[nn.Module] | None = None
+        self,
+        pair: Pair,
+        tau: float | None = None,
+        live: bool = False,
+        among: Sequence[nn.Module] | None = None,
     ) -> Terms:
         """The three numbers of each query, with this tau and these negatives (all of them by default)."""
         return self.weigh(pair, [part(pair, live) for part in (among or self.negatives)], tau)
@@ -74,7 +93,9 @@ class Contrast(nn.Module):
             repel = repel + self.margin(joint.isfinite().sum(1).to(joint.dtype))
         return Terms(attract, bound, repel)
 
-    def forward(self, pair: Pair, among: Sequence[nn.Module] | None = None) -> tuple[Tensor, Metrics]:
+    def forward(
+        self, pair: Pair, among: Sequence[nn.Module] | None = None
+    ) -> tuple[Tensor, Metrics]:
         """Mean loss over the queries, against these negatives (all of them by default)."""
         parts = among or self.negatives
         scores = [part(pair) for part in parts]
@@ -98,9 +119,9 @@ class Contrast(nn.Module):
         if isinstance(self.positives, Gaussian):
             self.positives.at(progress)
 
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Hand the keys to every part that keeps some."""
-        return any([part.push(keys, owner, noise) for part in self.negatives])  # type: ignore[operator]
+        return any([part.push(keys, image_ids, noise) for part in self.negatives])  # type: ignore[operator]
 
 
 class Adversarial(nn.Module):
@@ -139,9 +160,9 @@ class Adversarial(nn.Module):
         """Move JCL's ramp."""
         self.contrast.at(progress)
 
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Fill the bank."""
-        return self.contrast.push(keys, owner, noise)
+        return self.contrast.push(keys, image_ids, noise)
 
 
 class Align(nn.Module):
@@ -163,7 +184,7 @@ class Align(nn.Module):
     def at(self, progress: float) -> None:
         """Nothing changes with time."""
 
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Nothing to keep."""
         return False
 

@@ -42,7 +42,9 @@ def halves(views: int) -> Pairing:
 def leave_one_out(views: int) -> Pairing:
     """MSBReg, second form: each view meets the centroid of all others."""
     _even(views)
-    return [((view,), tuple(other for other in range(views) if other != view)) for view in range(views)]
+    return [
+        ((view,), tuple(other for other in range(views) if other != view)) for view in range(views)
+    ]
 
 
 def everything(views: int) -> Pairing:
@@ -54,7 +56,11 @@ def everything(views: int) -> Pairing:
 def repeated(views: int) -> Pairing:
     """Batch repetition (Hoffer et al., CVPR 2020): V/2 independent pairs of each image, no centroid."""
     _even(views)
-    return [((a,), (b,)) for first in range(0, views, 2) for a, b in ((first, first + 1), (first + 1, first))]
+    return [
+        ((a,), (b,))
+        for first in range(0, views, 2)
+        for a, b in ((first, first + 1), (first + 1, first))
+    ]
 
 
 def views_of(pairing: Pairing) -> int:

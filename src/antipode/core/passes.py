@@ -32,7 +32,9 @@ def views_apart() -> int:
 
 def ours(net: nn.Module | None) -> bool:
     """Whether no batch norm of torch's own is inside, which would not ask."""
-    return net is None or not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in net.modules())
+    return net is None or not any(
+        isinstance(part, nn.modules.batchnorm._BatchNorm) for part in net.modules()
+    )
 
 
 def worth_it(images: list[Tensor]) -> bool:
@@ -50,10 +52,16 @@ def passes(images: list[Tensor], joint: bool, together: bool) -> Iterator[tuple[
     worth it: the same numbers as one by one.
     """
     at_once, start = joint or (together and worth_it(images)), 0
-    while start < len(images):  # spelt out: torch 2.11's compiler does not take itertools.groupby here
+    while start < len(
+        images
+    ):  # spelt out: torch 2.11's compiler does not take itertools.groupby here
         end = start + 1
         while at_once and end < len(images) and images[end].shape == images[start].shape:
             end += 1
         views = images[start:end]
-        yield (torch.cat(views) if len(views) > 1 else views[0]), len(views), 1 if joint else len(views)
+        yield (
+            (torch.cat(views) if len(views) > 1 else views[0]),
+            len(views),
+            1 if joint else len(views),
+        )
         start = end

@@ -13,10 +13,12 @@ from antipode import dist, rng
 from antipode.core.negatives import differ
 from antipode.core.scores import product, unit
 
-Regulariser = Callable[[Tensor, Tensor, Tensor], Tensor]  # z (V,N,D), owner (N,), noise () -> ()
+Regulariser = Callable[
+    [Tensor, Tensor, Tensor], Tensor
+]  # z (V,N,D), image_ids (N,), noise () -> ()
 
 
-def gram(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+def gram(z: Tensor, image_ids: Tensor, noise: Tensor) -> Tensor:
     """|| (d/n) Z'Z - I ||^2 = sum_r (d s_r^2/n - 1)^2, mean over views: all singular values equal, without an SVD."""
     return torch.stack([_gram(view) for view in z]).mean()
 
@@ -32,7 +34,7 @@ def isotropy(outer: Tensor, n: int) -> Tensor:
     return (away**2).sum()
 
 
-def nuclear(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+def nuclear(z: Tensor, image_ids: Tensor, noise: Tensor) -> Tensor:
     """sum_r (s_r - sqrt(n/d))^2 over all d singular values, mean over views; needs an SVD."""
     return torch.stack([_nuclear(dist.gather(view)) for view in z]).mean()
 
@@ -45,7 +47,7 @@ def _nuclear(z: Tensor) -> Tensor:
     return distance
 
 
-def correlation(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+def correlation(z: Tensor, image_ids: Tensor, noise: Tensor) -> Tensor:
     """Sum of squared off-diagonal correlations of the dimensions over the batch, mean over views."""
     return torch.stack([_correlation(view) for view in z]).mean()
 
@@ -60,20 +62,22 @@ def _correlation(z: Tensor) -> Tensor:
     return squared.sum() - squared.diagonal().sum()
 
 
-def brownian(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+def brownian(z: Tensor, image_ids: Tensor, noise: Tensor) -> Tensor:
     """Mean of <z, eta>, eta a random unit direction per image shared by its views: a kick of mean zero."""
-    return drift(z, unit(rng.normal(rng.fold(noise, owner), z.shape[-1]).to(z)))
+    return drift(z, unit(rng.normal(rng.fold(noise, image_ids), z.shape[-1]).to(z)))
 
 
-def brownian_per_view(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+def brownian_per_view(z: Tensor, image_ids: Tensor, noise: Tensor) -> Tensor:
     """The same with a direction of its own for every view."""
     views = torch.arange(len(z), device=z.device)[:, None]
-    return drift(z, unit(rng.normal(rng.fold(rng.fold(noise, views), owner), z.shape[-1]).to(z)))
+    return drift(
+        z, unit(rng.normal(rng.fold(rng.fold(noise, views), image_ids), z.shape[-1]).to(z))
+    )
 
 
-def brownian_gaussian(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+def brownian_gaussian(z: Tensor, image_ids: Tensor, noise: Tensor) -> Tensor:
     """The same with eta ~ N(0, I), not scaled to length one: sqrt(d) times stronger."""
-    return drift(z, rng.normal(rng.fold(noise, owner), z.shape[-1]).to(z))
+    return drift(z, rng.normal(rng.fold(noise, image_ids), z.shape[-1]).to(z))
 
 
 def drift(z: Tensor, direction: Tensor) -> Tensor:
@@ -81,22 +85,28 @@ def drift(z: Tensor, direction: Tensor) -> Tensor:
     return (z * direction).sum(-1).mean()
 
 
-def uniform(z: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+def uniform(z: Tensor, image_ids: Tensor, noise: Tensor) -> Tensor:
     """Wang & Isola's log mean exp(-2 |x-y|^2) over pairs of different images, mean over views (MSBReg's table 3)."""
-    everyone = dist.gather(owner)
+    everyone = dist.gather(image_ids)
     differ(everyone)
-    means = [potential(view, dist.gather(view), owner, everyone) for view in z]
+    means = [potential(view, dist.gather(view), image_ids, everyone) for view in z]
     return torch.stack([(dist.total(mean) / dist.world()).log() for mean in means]).mean()
 
 
-def potential(x: Tensor, others: Tensor, owner: Tensor, other_owner: Tensor, t: float = 2.0) -> Tensor:
-    """Mean of exp(-t |x-y|^2) over unit x (N,D) and y (P,D) of different owners (N,) and (P,)."""
+def potential(
+    x: Tensor, others: Tensor, image_ids: Tensor, other_ids: Tensor, t: float = 2.0
+) -> Tensor:
+    """Mean of exp(-t |x-y|^2) over unit x (N,D) and y (P,D) of different images (N,) and (P,)."""
     distance = (2 - 2 * product(x, others)).clamp(min=0)
-    apart = owner[:, None] != other_owner
+    apart = image_ids[:, None] != other_ids
     return torch.where(apart, (-t * distance).exp(), 0).sum() / apart.sum()
 
 
-SINGULAR_VALUE: dict[str, Regulariser] = {"gram": gram, "nuclear": nuclear, "correlation": correlation}
+SINGULAR_VALUE: dict[str, Regulariser] = {
+    "gram": gram,
+    "nuclear": nuclear,
+    "correlation": correlation,
+}
 BROWNIAN: dict[str, Regulariser] = {
     "image": brownian,
     "view": brownian_per_view,

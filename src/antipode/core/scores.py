@@ -51,7 +51,9 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     backward, eager and compiled, and nothing else.
     """
     if not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0:
-        raise ValueError("losses have no forward-mode derivative (torch.func.jvp): use backward or torch.autograd.grad")
+        raise ValueError(
+            "losses have no forward-mode derivative (torch.func.jvp): use backward or torch.autograd.grad"
+        )
     scores: Tensor = _product(left, right)
     return scores
 

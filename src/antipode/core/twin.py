@@ -20,7 +20,9 @@ class Twin(Protocol):
 
     own: bool  # keys are the online network's own outputs
 
-    def __call__(self, images: list[Tensor], z: list[Tensor], owner: Tensor, noise: Tensor) -> list[Tensor]:
+    def __call__(
+        self, images: list[Tensor], z: list[Tensor], image_ids: Tensor, noise: Tensor
+    ) -> list[Tensor]:
         """Keys (N,D) for each view, from its images or from the online network's own z (empty where it saw none)."""
 
     def at(self, progress: float) -> None:
@@ -59,7 +61,9 @@ class Shared(nn.Module):
         super().__init__()
         self.stop = stop
 
-    def forward(self, images: list[Tensor], z: list[Tensor], owner: Tensor, noise: Tensor) -> list[Tensor]:
+    def forward(
+        self, images: list[Tensor], z: list[Tensor], image_ids: Tensor, noise: Tensor
+    ) -> list[Tensor]:
         """The online outputs (N,D) of each view."""
         return [x.detach() for x in z] if self.stop else z
 
@@ -83,34 +87,58 @@ class Ema(nn.Module):
     own = False
     pace: Tensor
 
-    def __init__(self, online: nn.Module, momentum: Momentum, *, shuffle: bool = False, joint: bool = False) -> None:
+    def __init__(
+        self, online: nn.Module, momentum: Momentum, *, shuffle: bool = False, joint: bool = False
+    ) -> None:
         super().__init__()
         self.net = copy.deepcopy(online).requires_grad_(False)
-        self.momentum, self.shuffle, self.joint, self.together = momentum, shuffle, joint, ours(self.net)
+        self.momentum, self.shuffle, self.joint, self.together = (
+            momentum,
+            shuffle,
+            joint,
+            ours(self.net),
+        )
         # two buffers' worth, since 1 - float32(0.999) is not float32(0.001); on the device for CUDA graphs
         self.register_buffer("pace", torch.tensor([momentum(0.0), 1 - momentum(0.0)]))
 
     @torch.no_grad()
-    def forward(self, images: list[Tensor], z: list[Tensor], owner: Tensor, noise: Tensor) -> list[Tensor]:
+    def forward(
+        self, images: list[Tensor], z: list[Tensor], image_ids: Tensor, noise: Tensor
+    ) -> list[Tensor]:
         """Keys (N,D) of each view, without gradient."""
         keys: list[Tensor] = []
         for x, views, apart in passes(images, self.joint, self.together):
             with Apart(apart):
-                out = self._shuffled(x, owner, noise, len(keys), apart) if self.shuffle else self.net(x)
+                out = (
+                    self._shuffled(x, image_ids, noise, len(keys), apart)
+                    if self.shuffle
+                    else self.net(x)
+                )
             keys += out.chunk(views)
         return keys
 
-    def _shuffled(self, x: Tensor, owner: Tensor, noise: Tensor, first: int, apart: int) -> Tensor:
+    def _shuffled(
+        self, x: Tensor, image_ids: Tensor, noise: Tensor, first: int, apart: int
+    ) -> Tensor:
         """The net's output (B,D) of images (B,C,H,W), view after view, that pass through it in a random order.
 
         Views that are kept `apart` have an order each, drawn by their place from `first` on.
         """
-        views = torch.arange(len(x) // apart // len(owner), device=x.device)
-        lots = [rng.fold(rng.fold(rng.fold(noise, first + n), views[:, None]), owner).flatten() for n in range(apart)]
+        views = torch.arange(len(x) // apart // len(image_ids), device=x.device)
+        lots = [
+            rng.fold(rng.fold(rng.fold(noise, first + n), views[:, None]), image_ids).flatten()
+            for n in range(apart)
+        ]
         orders = [torch.argsort(dist.gather(lot), stable=True) for lot in lots]
-        mixed = [dist.mine(dist.gather(part)[order]) for part, order in zip(x.chunk(apart), orders, strict=True)]
+        mixed = [
+            dist.mine(dist.gather(part)[order])
+            for part, order in zip(x.chunk(apart), orders, strict=True)
+        ]
         outs = self.net(torch.cat(mixed)).chunk(apart)
-        back = [dist.mine(dist.gather(o)[torch.argsort(order)]) for o, order in zip(outs, orders, strict=True)]
+        back = [
+            dist.mine(dist.gather(o)[torch.argsort(order)])
+            for o, order in zip(outs, orders, strict=True)
+        ]
         return torch.cat(back)
 
     def at(self, progress: float) -> None:

@@ -41,7 +41,9 @@ def spread(task: Task) -> Result:
         "uniformity": "mean of both views, pairs of different images",
     }
     value = more.pop("alignment")
-    return Result(value, "mean squared distance", settings, len(found["backbone"][0]), more, split=split)
+    return Result(
+        value, "mean squared distance", settings, len(found["backbone"][0]), more, split=split
+    )
 
 
 @torch.no_grad()
@@ -49,25 +51,31 @@ def pairs(task: Task) -> dict[str, Tensor]:
     """Features (2,N,D) of two views each of seeded images, of the backbone and of the head where there is one."""
     source = task.splits.train if task.splits.test is None else task.splits.test
     if len(source) < 2:
-        raise ValueError(f"uniformity compares images with each other, and {task.splits.name} has {len(source)}")
+        raise ValueError(
+            f"uniformity compares images with each other, and {task.splits.name} has {len(source)}"
+        )
     count = min(IMAGES, len(source))
     steps = -(-count // BATCH)
     batch = count // steps  # equal batches: of 1,000 images no more than three are left out
-    loader = Loader(source, twice(task.look), batch=batch, epochs=1, seed=task.seed, device=task.device)
+    loader = Loader(
+        source, twice(task.eval_view), batch=batch, epochs=1, seed=task.seed, device=task.device
+    )
     rows: dict[str, list[Tensor]] = {}
     with bar(steps * batch, "views") as done:
         for _, _, made in islice(loader.steps(), steps):
             x = [task.backbone(view) for view in made.views]
             rows.setdefault("backbone", []).append(torch.stack(x).float())
             if task.head is not None:
-                rows.setdefault("head", []).append(torch.stack([task.head(each) for each in x]).float())
+                rows.setdefault("head", []).append(
+                    torch.stack([task.head(each) for each in x]).float()
+                )
             done(batch)
     return {of: torch.cat(parts, 1) for of, parts in rows.items()}
 
 
-def twice(look: Views) -> Views:
+def twice(eval_view: Views) -> Views:
     """MoCo v2's two views, then the pixels as the backbone has always seen them."""
-    view = look.policy[0]
-    chance = mocov2(view.size, look.normal)[0].operations[:-1]
+    view = eval_view.policy[0]
+    chance = mocov2(view.size, eval_view.normal)[0].operations[:-1]
     rest = [operation for operation in view.operations if not isinstance(operation, Centre)]
-    return Views(2 * [View(view.size, (*chance, *rest))], look.normal)
+    return Views(2 * [View(view.size, (*chance, *rest))], eval_view.normal)

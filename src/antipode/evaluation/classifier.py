@@ -56,16 +56,18 @@ class Heads(nn.Module):
 
 def width(task: Task) -> int:
     """D."""
-    blank = torch.zeros(1, task.splits.channels, task.size, task.size, dtype=torch.uint8, device=task.device)
-    return embed(task.backbone, task.look(blank)[0]).shape[1]
+    blank = torch.zeros(
+        1, task.splits.channels, task.size, task.size, dtype=torch.uint8, device=task.device
+    )
+    return embed(task.backbone, task.eval_view(blank)[0]).shape[1]
 
 
-def augmented(look: Views) -> Views:
+def augmented(eval_view: Views) -> Views:
     """Crop and flip in place of the centre, then the pixels as the backbone has always seen them."""
-    view = look.policy[0]
-    crop = linear(view.size, look.normal, scale=CROP)[0].operations[0]
+    view = eval_view.policy[0]
+    crop = linear(view.size, eval_view.normal, scale=CROP)[0].operations[0]
     rest = [operation for operation in view.operations if not isinstance(operation, Centre)]
-    return Views([View(view.size, (crop, *rest))], look.normal)
+    return Views([View(view.size, (crop, *rest))], eval_view.normal)
 
 
 @torch.no_grad()
@@ -79,11 +81,13 @@ def embed(backbone: nn.Module, view: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def judge(task: Task, heads: Heads, source: Source, features: Features) -> tuple[list[float], list[float]]:
+def judge(
+    task: Task, heads: Heads, source: Source, features: Features
+) -> tuple[list[float], list[float]]:
     """Top-1 and top-5 accuracy in percent of each of S classifiers."""
     labels, hits = _labels(source, task.device), []
     with bar(len(source), "test") as done:
-        for view, ids in in_order(source, task.look, device=task.device):
+        for view, ids in in_order(source, task.eval_view, device=task.device):
             logits = heads(features(view))  # (S,N,C)
             best = logits.topk(min(5, logits.shape[2]), 2).indices
             hits.append(best == labels[ids.to(task.device)][:, None])
@@ -104,13 +108,20 @@ def fit(
     epochs: int,
 ) -> None:
     """Train on crops of a source, each optimiser from its own rate on. The host waits for the device once an epoch."""
-    loader = Loader(source, augmented(task.look), batch=batch, epochs=epochs, seed=task.seed, device=task.device)
+    loader = Loader(
+        source,
+        augmented(task.eval_view),
+        batch=batch,
+        epochs=epochs,
+        seed=task.seed,
+        device=task.device,
+    )
     labels = _labels(source, task.device)
 
-    def learn(view: Tensor, owner: Tensor) -> None:
+    def learn(view: Tensor, image_ids: Tensor) -> None:
         for optimiser, _ in moves:
             optimiser.zero_grad(set_to_none=True)
-        heads.loss(features(view), labels.index_select(0, owner)).backward()  # type: ignore[no-untyped-call]
+        heads.loss(features(view), labels.index_select(0, image_ids)).backward()  # type: ignore[no-untyped-call]
         for optimiser, _ in moves:
             optimiser.step()
 
@@ -122,21 +133,23 @@ def fit(
             done(batch)
 
 
-def _steps(loader: Loader, learn: Callable[[Tensor, Tensor], None]) -> Iterator[tuple[int, Callable[[], None]]]:
+def _steps(
+    loader: Loader, learn: Callable[[Tensor, Tensor], None]
+) -> Iterator[tuple[int, Callable[[], None]]]:
     """Every step and what does it: a CUDA graph where the images lie on a GPU."""
     source = loader.source
     if not isinstance(source, Memory):
         for step, _, batch in loader.steps():
-            yield step, partial(learn, batch.views[0], batch.owner)
+            yield step, partial(learn, batch.views[0], batch.image_ids)
         return
 
-    def body(owner: Tensor, key: Tensor) -> None:
-        chance = uniforms(key, owner, loader.views)
-        learn(loader.views.apply(source.images.index_select(0, owner), chance)[0], owner)
+    def body(image_ids: Tensor, key: Tensor) -> None:
+        chance = uniforms(key, image_ids, loader.views)
+        learn(loader.views.apply(source.images.index_select(0, image_ids), chance)[0], image_ids)
 
     run: Body = Graph(body, loader.batch, loader.device) if loader.device.type == "cuda" else body
-    for step, _, owner, key in loader.plan():
-        yield step, partial(run, owner, key)
+    for step, _, image_ids, key in loader.plan():
+        yield step, partial(run, image_ids, key)
 
 
 class Graph:
@@ -144,14 +157,14 @@ class Graph:
 
     def __init__(self, body: Body, count: int, device: torch.device) -> None:
         self.body = body
-        self.owner = torch.zeros(count, dtype=torch.int64, device=device)
+        self.image_ids = torch.zeros(count, dtype=torch.int64, device=device)
         self.key = torch.zeros((), dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.done, self.able = 0, True
 
-    def __call__(self, owner: Tensor, key: Tensor) -> None:
+    def __call__(self, image_ids: Tensor, key: Tensor) -> None:
         """The step of these images (N,)."""
-        self.owner.copy_(owner)
+        self.image_ids.copy_(image_ids)
         self.key.copy_(key)
         if self.able and self.graph is None and self.done == WARM:
             self._capture()
@@ -165,20 +178,23 @@ class Graph:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self.body(self.owner, self.key)
+            self.body(self.image_ids, self.key)
         torch.cuda.current_stream().wait_stream(stream)
 
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                self.body(self.owner, self.key)
+                self.body(self.image_ids, self.key)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             self.able = False
             reason = (str(error).strip().splitlines() or ["no reason given"])[0]
-            warnings.warn(f"the classifier trains without a CUDA graph, which failed ({reason[:200]})", stacklevel=2)
+            warnings.warn(
+                f"the classifier trains without a CUDA graph, which failed ({reason[:200]})",
+                stacklevel=2,
+            )
         else:
             self.graph = graph
 

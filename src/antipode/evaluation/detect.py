@@ -36,7 +36,9 @@ class Settings:
     iterations: int = 24_000  # moco: detection/configs/pascal_voc_R_50_C4_24k.yaml; 23 epochs
     falls: tuple[int, ...] = (18_000, 22_000)  # ditto; x.1 each
     warmup: int = 100  # ditto; a line from lr/1000 (Detectron2's WARMUP_FACTOR)
-    lr: float = 0.02  # moco: detection/configs/Base-RCNN-C4-BN.yaml, as all below where nothing is said
+    lr: float = (
+        0.02  # moco: detection/configs/Base-RCNN-C4-BN.yaml, as all below where nothing is said
+    )
     batch: int = REFERENCE
     rule: str = "linear"
     momentum: float = 0.9  # Detectron2's defaults, as the next two
@@ -57,16 +59,23 @@ class Settings:
                 f"the detector is one of {names} and the rule linear or fixed: {self.detector} {self.rule}"
             )
         if min(self.batch, self.iterations) < 1 or min(self.warmup, self.precise) < 0:
-            raise ValueError(f"a schedule needs images and steps, got {self.batch} and {self.iterations}")
+            raise ValueError(
+                f"a schedule needs images and steps, got {self.batch} and {self.iterations}"
+            )
         if not self.lr > 0 or not 0 <= self.flip <= 1:
-            raise ValueError(f"a rate above 0 and flips between 0 and 1 are needed, got {self.lr} and {self.flip}")
+            raise ValueError(
+                f"a rate above 0 and flips between 0 and 1 are needed, got {self.lr} and {self.flip}"
+            )
 
     def fitted(self) -> "Settings":
         """The schedule of this batch, by the rule."""
         if self.rule == "fixed" or self.batch == REFERENCE:
             return self
         share = self.batch / REFERENCE
-        stretched = {"iterations": max(1, round(self.iterations / share)), "warmup": round(self.warmup / share)}
+        stretched = {
+            "iterations": max(1, round(self.iterations / share)),
+            "warmup": round(self.warmup / share),
+        }
         falls = tuple(round(fall / share) for fall in self.falls)
         return replace(self, lr=self.lr * share, falls=falls, rule="fixed", **stretched)  # type: ignore[arg-type]
 
@@ -96,7 +105,9 @@ def run(task: Task, settings: Settings) -> Result:
     """
     settings, name, masks = settings.fitted(), task.splits.name, settings.detector == "mask-fpn"
     if name not in DETECTION:
-        raise ValueError(f"detection needs boxes, which {', '.join(DETECTION)} have, but not {name}")
+        raise ValueError(
+            f"detection needs boxes, which {', '.join(DETECTION)} have, but not {name}"
+        )
     if name == "coco":
         library()  # better now than after a day of training
     train, test = (detection(name, part, task.root) for part in ("train", "test"))
@@ -107,15 +118,21 @@ def run(task: Task, settings: Settings) -> Result:
         torch.manual_seed(rng.number(task.seed, "proposals", dist.rank()) & ((1 << 63) - 1))
         fine_tune(net, train, settings, seed=task.seed)
         found = find(net, test)
-    more = coco_scores(found, test, masks) if name == "coco" else voc(found, test.things, test.classes)
+    more = (
+        coco_scores(found, test, masks) if name == "coco" else voc(found, test.things, test.classes)
+    )
     unit = "% mask AP" if masks else "% AP"
-    return Result(more.pop("AP"), unit, asdict(settings), len(test), more, "val" if name == "coco" else "test")
+    return Result(
+        more.pop("AP"), unit, asdict(settings), len(test), more, "val" if name == "coco" else "test"
+    )
 
 
 def build(task: Task, classes: int, settings: Settings) -> Any:
     """The detector of the settings around a copy of the task's backbone, on its device."""
     normal = {"mean": tuple(task.splits.mean), "std": tuple(task.splits.std)}
-    form = Form(settings.sides, settings.longest, settings.anchors, settings.width, settings.rois, **normal)
+    form = Form(
+        settings.sides, settings.longest, settings.anchors, settings.width, settings.rois, **normal
+    )
     return DETECTORS[settings.detector](task.backbone, classes, form).to(task.device)
 
 
@@ -139,10 +156,21 @@ def fine_tune(net: Any, objects: Detection, settings: Settings, *, seed: int) ->
 
 
 def _optimiser(net: nn.Module, settings: Settings) -> torch.optim.SGD:
-    norms = {id(p) for module in net.modules() if isinstance(module, BatchNorm) for p in module.parameters()}
+    norms = {
+        id(p)
+        for module in net.modules()
+        if isinstance(module, BatchNorm)
+        for p in module.parameters()
+    }
     groups = [
-        {"params": [p for p in net.parameters() if id(p) not in norms], "weight_decay": settings.decay},
-        {"params": [p for p in net.parameters() if id(p) in norms], "weight_decay": settings.norm_decay},
+        {
+            "params": [p for p in net.parameters() if id(p) not in norms],
+            "weight_decay": settings.decay,
+        },
+        {
+            "params": [p for p in net.parameters() if id(p) in norms],
+            "weight_decay": settings.norm_decay,
+        },
     ]
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum)
 
@@ -152,7 +180,9 @@ def _step(ddp: nn.Module, optimiser: torch.optim.SGD, batch: Batch, step: int) -
     assert isinstance(loss, Tensor)
     value = float(loss.detach())  # proposals make the host wait anyway
     if not torch.isfinite(loss):
-        raise ValueError(f"the detector's loss is {value} at iteration {step}: use a smaller rate or a longer warm-up")
+        raise ValueError(
+            f"the detector's loss is {value} at iteration {step}: use a smaller rate or a longer warm-up"
+        )
     optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimiser.step()
@@ -175,7 +205,10 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
     pictures, targets = batch
     return (
         [picture.to(device, non_blocking=True).float() / 255 for picture in pictures],
-        [{name: value.to(device, non_blocking=True) for name, value in target.items()} for target in targets],
+        [
+            {name: value.to(device, non_blocking=True) for name, value in target.items()}
+            for target in targets
+        ],
     )
 
 
@@ -187,7 +220,9 @@ def find(net: Any, objects: Detection) -> list[Found]:
     with bar(len(objects), "finding objects", least=20) as done:
         for image in images(objects):
             (one,) = net([image.to(device).float() / 255])
-            masks = packed((one["masks"][:, 0] > 0.5).to(torch.uint8).cpu()) if "masks" in one else None
+            masks = (
+                packed((one["masks"][:, 0] > 0.5).to(torch.uint8).cpu()) if "masks" in one else None
+            )
             boxes, labels, scores = (one[name].cpu() for name in ("boxes", "labels", "scores"))
             found.append(Found(boxes, labels - 1, scores, (image.shape[1], image.shape[2]), masks))
             done(1)
@@ -198,4 +233,8 @@ def find(net: Any, objects: Detection) -> list[Found]:
 def coco_scores(found: list[Found], objects: Detection, masks: bool) -> dict[str, Any]:
     """COCO's figures of the boxes, or those of the masks with the boxes' beside them."""
     boxes: dict[str, Any] = {**coco(found, objects)}
-    return coco(found, objects, "segm") | {f"box {name}": value for name, value in boxes.items()} if masks else boxes
+    return (
+        coco(found, objects, "segm") | {f"box {name}": value for name, value in boxes.items()}
+        if masks
+        else boxes
+    )

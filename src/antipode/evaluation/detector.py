@@ -18,7 +18,11 @@ from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN, MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
-from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead, FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.faster_rcnn import (
+    FastRCNNConvFCHead,
+    FastRCNNPredictor,
+    TwoMLPHead,
+)
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.ops import box_area, roi_align
 
@@ -50,13 +54,25 @@ class Form:
 
     def __post_init__(self) -> None:
         if not self.sides or min(self.sides) < 32 or max(self.sides) > self.longest:
-            raise ValueError(f"the short sides of images lie between 32 and the longest {self.longest}: {self.sides}")
-        if len(self.anchors) != 5 or list(self.anchors) != sorted(set(self.anchors)) or self.anchors[0] < 1:
-            raise ValueError(f"a detector has five anchors that rise from 1 px or more, not {self.anchors}")
+            raise ValueError(
+                f"the short sides of images lie between 32 and the longest {self.longest}: {self.sides}"
+            )
+        if (
+            len(self.anchors) != 5
+            or list(self.anchors) != sorted(set(self.anchors))
+            or self.anchors[0] < 1
+        ):
+            raise ValueError(
+                f"a detector has five anchors that rise from 1 px or more, not {self.anchors}"
+            )
         if self.width < 1 or self.rois < 1:
-            raise ValueError(f"the heads need a width and boxes to train on, got {self.width} and {self.rois}")
+            raise ValueError(
+                f"the heads need a width and boxes to train on, got {self.width} and {self.rois}"
+            )
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise ValueError(f"images have three means and positive deviations, not {self.mean} and {self.std}")
+            raise ValueError(
+                f"images have three means and positive deviations, not {self.mean} and {self.std}"
+            )
 
 
 class Trunk(nn.Sequential):
@@ -80,18 +96,26 @@ class Crops(nn.Module):
         super().__init__()
         self.size, self.steps, self.unit = size, steps, 1.75 * smallest
 
-    def forward(self, maps: dict[str, Tensor], boxes: list[Tensor], shapes: list[tuple[int, int]]) -> Tensor:
+    def forward(
+        self, maps: dict[str, Tensor], boxes: list[Tensor], shapes: list[tuple[int, int]]
+    ) -> Tensor:
         """The crops of all images in a row; `shapes`, the images' sizes, are in torchvision's call only."""
         every = torch.cat(boxes)
         owner = torch.arange(len(boxes), device=every.device).repeat_interleave(
             torch.tensor([len(part) for part in boxes], device=every.device)
         )
         rois = torch.cat([owner[:, None].to(every), every], 1)
-        level = torch.log2(box_area(every).sqrt() / self.unit + 1e-6).floor().clamp(0, len(self.steps) - 1)
+        level = (
+            torch.log2(box_area(every).sqrt() / self.unit + 1e-6)
+            .floor()
+            .clamp(0, len(self.steps) - 1)
+        )
         crops = maps["0"].new_zeros(len(rois), maps["0"].shape[1], self.size, self.size)
         for number, step in enumerate(self.steps):
             at = (level == number).nonzero().flatten()
-            crops[at] = roi_align(maps[str(number)], rois[at], self.size, 1 / step, sampling_ratio=0, aligned=True)
+            crops[at] = roi_align(
+                maps[str(number)], rois[at], self.size, 1 / step, sampling_ratio=0, aligned=True
+            )
         return crops
 
 
@@ -105,7 +129,9 @@ def c4(backbone: nn.Module, classes: int, form: Form) -> FasterRCNN:
     head = nn.Sequential(
         OrderedDict(
             layer4=net.layer4,
-            norm=nn.BatchNorm2d(widths(net)[3]),  # after the last ReLU, before the mean: MoCo, Res5ROIHeadsExtraNorm
+            norm=nn.BatchNorm2d(
+                widths(net)[3]
+            ),  # after the last ReLU, before the mean: MoCo, Res5ROIHeadsExtraNorm
             pool=nn.AdaptiveAvgPool2d(1),
             flat=nn.Flatten(),
         )
@@ -131,9 +157,14 @@ def fpn(backbone: nn.Module, classes: int, form: Form) -> FasterRCNN:
     Called as `c4`. The proposal network keeps its one convolution without norm, as in Detectron2 and cvpods.
     """
     net = _resnet(backbone, form)
-    head = FastRCNNConvFCHead((form.width, 7, 7), [form.width] * 4, [4 * form.width], norm_layer=nn.BatchNorm2d)
+    head = FastRCNNConvFCHead(
+        (form.width, 7, 7), [form.width] * 4, [4 * form.width], norm_layer=nn.BatchNorm2d
+    )
     detector = FasterRCNN(
-        _pyramid(net, form), box_head=head, box_predictor=_predictor(4 * form.width, classes), **_pyramidal(form)
+        _pyramid(net, form),
+        box_head=head,
+        box_predictor=_predictor(4 * form.width, classes),
+        **_pyramidal(form),
     )
     detector.roi_heads.box_roi_pool = Crops(7, strides(net), form.anchors[0])
     return _trained(detector)
@@ -158,12 +189,19 @@ def mask_fpn(backbone: nn.Module, classes: int, form: Form) -> MaskRCNN:
     return _trained(detector)
 
 
-DETECTORS: dict[str, Callable[[nn.Module, int, Form], FasterRCNN]] = {"c4": c4, "fpn": fpn, "mask-fpn": mask_fpn}
+DETECTORS: dict[str, Callable[[nn.Module, int, Form], FasterRCNN]] = {
+    "c4": c4,
+    "fpn": fpn,
+    "mask-fpn": mask_fpn,
+}
 
 
 def widths(net: Any) -> list[int]:
     """The channels of layer1 to layer4."""
-    last = [[part for part in getattr(net, name).modules() if isinstance(part, nn.Conv2d)][-1] for name in LAYERS]
+    last = [
+        [part for part in getattr(net, name).modules() if isinstance(part, nn.Conv2d)][-1]
+        for name in LAYERS
+    ]
     return [convolution.out_channels for convolution in last]
 
 
@@ -177,9 +215,13 @@ def _resnet(backbone: nn.Module, form: Form) -> Any:
     """A copy of the ResNet in a backbone, refused where it is none or its maps would be too large."""
     bare = backbone.net if isinstance(backbone, Wrapped) else backbone
     if not isinstance(bare, ResNet | torchvision.models.ResNet):
-        raise ValueError(f"detection needs a ResNet with its four stages, and this backbone is a {type(bare).__name__}")
+        raise ValueError(
+            f"detection needs a ResNet with its four stages, and this backbone is a {type(bare).__name__}"
+        )
     if bare.conv1.in_channels != 3:
-        raise ValueError(f"detection is on colour images, and the backbone takes {bare.conv1.in_channels} channels")
+        raise ValueError(
+            f"detection is on colour images, and the backbone takes {bare.conv1.in_channels} channels"
+        )
     most = WIDEST * strides(bare)[0]
     if max(form.sides) > most:
         raise ValueError(
@@ -197,7 +239,9 @@ def _pyramid(net: Any, form: Form) -> BackboneWithFPN:
 def _pyramidal(form: Form) -> dict[str, Any]:
     """A detector's arguments on a pyramid: one anchor a map, proposals counted per map."""
     return {
-        "rpn_anchor_generator": AnchorGenerator(tuple((anchor,) for anchor in form.anchors), (RATIOS,) * 5),
+        "rpn_anchor_generator": AnchorGenerator(
+            tuple((anchor,) for anchor in form.anchors), (RATIOS,) * 5
+        ),
         "rpn_pre_nms_top_n_train": 2_000,
         "rpn_pre_nms_top_n_test": 1_000,
         "rpn_post_nms_top_n_train": 1_000,

@@ -15,7 +15,7 @@ from antipode.data.loader import in_order
 from antipode.data.progress import bar
 from antipode.data.sources.source import Decoded, Memory, Source, stamp, subset
 from antipode.data.views.views import Views
-from antipode.files import whole
+from antipode.files import atomic_write
 from antipode.types import Features
 
 FORM = 2  # of the files: raise it when features of the same weights would come out otherwise
@@ -24,7 +24,7 @@ FORM = 2  # of the files: raise it when features of the same weights would come 
 @torch.no_grad()
 def extract(
     net: nn.Module,
-    look: Views,
+    eval_view: Views,
     source: Source,
     *,
     batch: int = 256,
@@ -37,19 +37,25 @@ def extract(
     the same weights, images and view are read from there; images of which nobody can tell whether they are the same,
     such as those of a Dataset of one's own that is not held in memory, are seen anew.
     """
-    name = key(net, look, source) if cache is not None else None
+    name = key(net, eval_view, source) if cache is not None else None
     file = cache / f"{name}.npz" if cache is not None and name is not None else None
     found = _read(file) if file is not None and file.exists() else None
-    if file is not None and dist.world() > 1 and dist.any_rank(found is None, look.normal.mean.device):
+    if (
+        file is not None
+        and dist.world() > 1
+        and dist.any_rank(found is None, eval_view.normal.mean.device)
+    ):
         found = None  # ranks that do not share a folder see the images together, or one waits for the others forever
-    x, ids = found if found is not None else _gathered(net, look, source, batch, workers)
+    x, ids = found if found is not None else _gathered(net, eval_view, source, batch, workers)
     pieces = torch.split(x, 8192)  # x may be all that fits
     bad = sum([int((~rows.isfinite()).any(1).sum()) for rows in pieces])
     if bad:
         raise ValueError(f"{bad} of {len(x)} images have features that are not numbers")
     if file is not None and found is None and dist.rank() == 0:
         _keep(file, x, ids)
-    if isinstance(source, Decoded):  # another rank's too, and those of the time when the features were made
+    if isinstance(
+        source, Decoded
+    ):  # another rank's too, and those of the time when the features were made
         replaced = (ids != torch.arange(len(ids))).nonzero().flatten().tolist()
         for at in replaced:
             source.failed.setdefault(source.names[at], "cannot be read")
@@ -57,11 +63,13 @@ def extract(
     return Features(x, y)
 
 
-def key(net: nn.Module, look: Views, source: Source) -> str | None:
+def key(net: nn.Module, eval_view: Views, source: Source) -> str | None:
     """A name that changes when weights, images or view do; None where nobody can tell whether the images have."""
-    seen = re.sub(" at 0x[0-9a-f]+", "", f"{FORM} {net} {look} {look.policy}")  # a function shows where it lies
+    seen = re.sub(
+        " at 0x[0-9a-f]+", "", f"{FORM} {net} {eval_view} {eval_view.policy}"
+    )  # a function shows where it lies
     digest = hashlib.blake2b(seen.encode(), digest_size=16)
-    for module in (net, look):
+    for module in (net, eval_view):
         for name, value in module.state_dict().items():
             digest.update(name.encode())
             digest.update(_bytes(value))
@@ -83,10 +91,12 @@ def _bytes(value: Tensor) -> memoryview:
 def _keep(file: Path, x: Tensor, ids: Tensor) -> None:
     """Write features for the next time; a folder that cannot be written to only costs that time."""
     try:
-        with whole(file) as handle:
+        with atomic_write(file) as handle:
             np.savez(handle, x=x.numpy(), ids=ids.numpy())
     except OSError as error:
-        warnings.warn(f"features cannot be kept in {file.parent} ({error.strerror or error})", stacklevel=3)
+        warnings.warn(
+            f"features cannot be kept in {file.parent} ({error.strerror or error})", stacklevel=3
+        )
 
 
 def _read(file: Path) -> tuple[Tensor, Tensor] | None:
@@ -98,32 +108,38 @@ def _read(file: Path) -> tuple[Tensor, Tensor] | None:
         return None
 
 
-def _gathered(net: nn.Module, look: Views, source: Source, batch: int, workers: int | None) -> tuple[Tensor, Tensor]:
+def _gathered(
+    net: nn.Module, eval_view: Views, source: Source, batch: int, workers: int | None
+) -> tuple[Tensor, Tensor]:
     """Features of all images, made by all ranks."""
     world, n = dist.world(), len(source)
     if world == 1:
-        return _run(net, look, source, batch, workers)
+        return _run(net, eval_view, source, batch, workers)
     # equal shares, as a gather needs: the last image fills up, and what is over is cut off again
     each = -(-n // world)
     mine = (torch.arange(each) + dist.rank() * each).clamp(max=n - 1)
-    x, ids = _run(net, look, subset(source, mine), batch, workers)
+    x, ids = _run(net, eval_view, subset(source, mine), batch, workers)
     device = next(net.parameters(), torch.empty(0)).device
     parts = dist.gather(x.to(device)).cpu(), dist.gather(mine[ids].to(device)).cpu()
     return parts[0][:n], parts[1][:n]
 
 
-def _run(net: nn.Module, look: Views, source: Source, batch: int, workers: int | None) -> tuple[Tensor, Tensor]:
+def _run(
+    net: nn.Module, eval_view: Views, source: Source, batch: int, workers: int | None
+) -> tuple[Tensor, Tensor]:
     like = next(net.parameters(), torch.empty(0))  # a module without weights lives on the CPU
     device, dtype = like.device, like.dtype
     modes = {module: module.training for module in net.modules()}
     net.eval()
     x, ids, at = torch.empty(0), torch.empty(len(source), dtype=torch.int64), 0
     with bar(len(source), "features") as done:
-        for view, owner in in_order(source, look, batch=batch, device=device, workers=workers):
+        for view, image_ids in in_order(
+            source, eval_view, batch=batch, device=device, workers=workers
+        ):
             rows = net(view.to(dtype)).float()
             if not at:  # one array from the start: features of a large set would not fit twice
                 x = torch.empty(len(source), rows.shape[1])
-            x[at : at + len(rows)], ids[at : at + len(rows)] = rows.cpu(), owner.cpu()
+            x[at : at + len(rows)], ids[at : at + len(rows)] = rows.cpu(), image_ids.cpu()
             at += len(rows)
             done(len(rows))
     for module, mode in modes.items():

@@ -56,34 +56,61 @@ class Linear:
         if not self.rates or min(self.rates) <= 0:
             raise ValueError(f"linear evaluation needs rates above 0, got {self.rates}")
         if self.batch < 1 or (self.period is not None and self.period < 1):
-            raise ValueError(f"a batch and a period are 1 at least, got {self.batch} and {self.period}")
-        if self.period is not None and (self.schedule, self.per, self.floor) != ("cosine", "step", 0.0):
-            raise ValueError(f"a period of {self.period} epochs belongs to a cosine per step that ends at 0")
+            raise ValueError(
+                f"a batch and a period are 1 at least, got {self.batch} and {self.period}"
+            )
+        if self.period is not None and (self.schedule, self.per, self.floor) != (
+            "cosine",
+            "step",
+            0.0,
+        ):
+            raise ValueError(
+                f"a period of {self.period} epochs belongs to a cosine per step that ends at 0"
+            )
         self.factors()
 
     def factors(self) -> Callable[[int, int], float]:
         """The share of the rate at a step, counted from 0, of a run with so many steps in an epoch."""
         fall = Schedule(
-            name=self.schedule, epochs=self.epochs, at=self.at, factors=FALL, floor=self.floor, per=self.per
+            name=self.schedule,
+            epochs=self.epochs,
+            at=self.at,
+            factors=FALL,
+            floor=self.floor,
+            per=self.per,
         )
         period = self.period
-        return fall.factor if period is None else lambda step, per_epoch: cosine(step / (per_epoch * period))
+        return (
+            fall.factor
+            if period is None
+            else lambda step, per_epoch: cosine(step / (per_epoch * period))
+        )
 
 
 LINEAR: dict[str, Linear] = {
     # [moco: main_lincls.py]; it keeps the best epoch by test accuracy, which is never done here
     "linear": Linear(about="MoCo's: SGD, rate 30, 100 epochs", rates=(30.0,), at=(60, 80)),
     # [selfsup: examples/simo, lin_cls config]: MoCo's with 90 epochs
-    "linear-simo": Linear(about="SiMo's: MoCo's with 90 epochs", rates=(30.0,), epochs=90, at=(60, 80)),
+    "linear-simo": Linear(
+        about="SiMo's: MoCo's with 90 epochs", rates=(30.0,), epochs=90, at=(60, 80)
+    ),
     # [selfsup: examples/simclr, lin_cls config]: no cosine, no Nesterov, unlike SimCLR's own
     "linear-eqco-simclr": Linear(
-        about="EqCo's for SimCLR: SGD, rate .1, 90 epochs", rates=(0.1,), weight_decay=1e-6, epochs=90, at=(60, 80)
+        about="EqCo's for SimCLR: SGD, rate .1, 90 epochs",
+        rates=(0.1,),
+        weight_decay=1e-6,
+        epochs=90,
+        at=(60, 80),
     ),
     # JCL, supplement, section 4 (ImageNet-100); weight decay is not stated: MoCo's, on which it builds.
     # On ImageNet its script has MoCo's rate of 30, so that `linear` is the protocol there
-    "linear-jcl": Linear(about="JCL's ablations: SGD, rate 10, 100 epochs", rates=(10.0,), at=(60, 80)),
+    "linear-jcl": Linear(
+        about="JCL's ablations: SGD, rate 10, 100 epochs", rates=(10.0,), at=(60, 80)
+    ),
     # [adco: lincls.py at 79b9292]: per epoch from 10 to .01
-    "linear-adco": Linear(about="AdCo's: SGD, rate 10, cosine", rates=(10.0,), schedule="cosine", floor=0.001),
+    "linear-adco": Linear(
+        about="AdCo's: SGD, rate 10, cosine", rates=(10.0,), schedule="cosine", floor=0.001
+    ),
     # [simclr: README, linear head on ImageNet], whose --zero_init_logits_layer starts the weights at 0
     "linear-simclr": Linear(
         about="SimCLR's: Nesterov, batch 4096, 90 epochs",
@@ -153,11 +180,15 @@ LINEAR: dict[str, Linear] = {
 def run(task: Task, settings: Linear) -> Result:
     """Top-1 accuracy on the test images after the last epoch, with top-5 where there are more than five classes."""
     train, test = one_label(task, "train"), one_label(task, "test")
-    rates, notes = chosen(task, settings, train) if len(settings.rates) > 1 else (settings.rates, {})
+    rates, notes = (
+        chosen(task, settings, train) if len(settings.rates) > 1 else (settings.rates, {})
+    )
     heads = trained(task, settings, train, rates)
     top1, top5 = judge(task, heads, test, partial(embed, task.backbone))
     batch = fitting(settings, train)
-    values = {name: value for name, value in asdict(settings).items() if name not in ("about", "data")}
+    values = {
+        name: value for name, value in asdict(settings).items() if name not in ("about", "data")
+    }
     values |= {"factor": FALL} if settings.schedule == "steps" else {}
     values |= {"trust": TRUST} if settings.optimiser == "lars" else {}
     values |= {
@@ -167,7 +198,9 @@ def run(task: Task, settings: Linear) -> Result:
         "rate": scaled(rates[0], settings.rule, batch),
         "images": len(train),
     }
-    return Result(top1[0], "% top-1", values | precision(task) | notes, len(test), further(task, top5[0]))
+    return Result(
+        top1[0], "% top-1", values | precision(task) | notes, len(test), further(task, top5[0])
+    )
 
 
 def one_label(task: Task, part: str) -> Source:
@@ -176,7 +209,9 @@ def one_label(task: Task, part: str) -> Source:
     assert source.labels is not None
     if source.labels.ndim > 1:
         count = source.labels.shape[1]
-        raise ValueError(f"{task.splits.name} has {count} labels for each image, but a softmax classifier needs one")
+        raise ValueError(
+            f"{task.splits.name} has {count} labels for each image, but a softmax classifier needs one"
+        )
     return source
 
 
@@ -184,25 +219,48 @@ def chosen(task: Task, settings: Linear, train: Source) -> tuple[tuple[float, ..
     """The rate that does best on train images that were held out: a tenth, but no more than BYOL's 10,000."""
     held = min(HELD, len(train) // 10)
     if not held:
-        raise ValueError(f"{task.splits.name} has {len(train)} train images, too few to hold out a tenth of them")
+        raise ValueError(
+            f"{task.splits.name} has {len(train)} train images, too few to hold out a tenth of them"
+        )
     order = rng.permutation(rng.key(task.seed, "validation"), len(train))
-    rest, aside = subset(train, order[held:].sort().values), subset(train, order[:held].sort().values)
+    rest, aside = (
+        subset(train, order[held:].sort().values),
+        subset(train, order[:held].sort().values),
+    )
     heads = trained(task, settings, rest, settings.rates)
     top1, _ = judge(task, heads, aside, partial(embed, task.backbone))
-    found = {rate: score for rate, score, whole in zip(settings.rates, top1, heads.finite(), strict=True) if whole}
+    found = {
+        rate: score
+        for rate, score, whole in zip(settings.rates, top1, heads.finite(), strict=True)
+        if whole
+    }
     best = max(found, key=found.__getitem__)
-    return (best,), {"validation": held, "validation_top1": {str(rate): score for rate, score in found.items()}}
+    return (best,), {
+        "validation": held,
+        "validation_top1": {str(rate): score for rate, score in found.items()},
+    }
 
 
 def trained(task: Task, settings: Linear, source: Source, rates: tuple[float, ...]) -> Heads:
     """A classifier for each base rate, trained side by side: the backbone sees every crop once."""
     batch, features = fitting(settings, source), partial(embed, task.backbone)
-    heads = Heads(len(rates), task.classes, width(task), std=settings.std, seed=task.seed).to(task.device)
+    heads = Heads(len(rates), task.classes, width(task), std=settings.std, seed=task.seed).to(
+        task.device
+    )
     moves = [
         (_optimiser(settings, [weight, bias]), scaled(rate, settings.rule, batch))
         for weight, bias, rate in zip(heads.weights, heads.biases, rates, strict=True)
     ]
-    fit(task, heads, source, features, moves, settings.factors(), batch=batch, epochs=settings.epochs)
+    fit(
+        task,
+        heads,
+        source,
+        features,
+        moves,
+        settings.factors(),
+        batch=batch,
+        epochs=settings.epochs,
+    )
     if not any(heads.finite()):
         tried = ", ".join(f"{rate:g}" for _, rate in moves)
         raise ValueError(

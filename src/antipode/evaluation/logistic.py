@@ -19,13 +19,19 @@ from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
 from antipode.types import Features
 
-GRID = tuple(10.0 ** (-half / 2) for half in range(15))  # 1 to 1e-7; strong first, so that each fit starts near its end
+GRID = tuple(
+    10.0 ** (-half / 2) for half in range(15)
+)  # 1 to 1e-7; strong first, so that each fit starts near its end
 FOLDS = 3
 TOLERANCE = 1e-5  # of the largest entry of the scaled gradient
 ROUGH = 1e-4  # in the folds: a few images in ten thousand still change sides, which chooses no other penalty
 STEPS = 500  # of one fit, where the tolerance is out of reach
-PIECE = 1 << 20  # numbers of one piece of features or logits: both products of a piece find it in the cache
-NUMBERS = "logistic regression needs features that are numbers, and some are infinite or not a number"
+PIECE = (
+    1 << 20
+)  # numbers of one piece of features or logits: both products of a piece find it in the cache
+NUMBERS = (
+    "logistic regression needs features that are numbers, and some are infinite or not a number"
+)
 
 
 def linear_fast(task: Task) -> Result:
@@ -50,7 +56,11 @@ def linear_fast(task: Task) -> Result:
     }
     right = found.ranks == 0
     top5 = {"top5": 100 * (found.ranks < 5).double().mean().item()} if task.classes > 5 else {}
-    more = top5 | {"held-out top1": dict(zip((f"{penalty:.2g}" for penalty in GRID), found.held_out, strict=True))}
+    more = top5 | {
+        "held-out top1": dict(
+            zip((f"{penalty:.2g}" for penalty in GRID), found.held_out, strict=True)
+        )
+    }
     return Result(100 * right.double().mean().item(), "% top-1", settings, len(right), more)
 
 
@@ -120,7 +130,10 @@ def standard(x: Tensor, device: torch.device | str) -> Frame:
         raise ValueError(NUMBERS)
     rounding = 10 * torch.finfo(x.dtype).eps * mean.abs()
     scale = torch.where(deviation > rounding, deviation, torch.ones_like(deviation)).to(device)
-    mean, covariance = mean.to(device), torch.zeros(x.shape[1], x.shape[1], dtype=x.dtype, device=device)
+    mean, covariance = (
+        mean.to(device),
+        torch.zeros(x.shape[1], x.shape[1], dtype=x.dtype, device=device),
+    )
     for part in torch.split(x, rows_of(x)):
         z = (part.to(device) - mean) / scale
         covariance += product(z.T, z.T)
@@ -142,7 +155,12 @@ def rows_of(x: Tensor, classes: int = 1) -> int:
 
 
 def choose(
-    x: Tensor, y: Tensor, folds: list[slice], spread: Tensor, penalties: Sequence[float], classes: int
+    x: Tensor,
+    y: Tensor,
+    folds: list[slice],
+    spread: Tensor,
+    penalties: Sequence[float],
+    classes: int,
 ) -> tuple[float, list[float], Tensor]:
     """The penalty with most held-out images right (the stronger of two equals), percents, and a start for the rest."""
     right = [0] * len(penalties)
@@ -157,7 +175,11 @@ def choose(
                 right[place] += int((logits(x[fold], theta).argmax(1) == y[fold]).sum())
                 done(1)
     best = right.index(max(right))
-    return penalties[best], [100 * each / len(x) for each in right], torch.stack(paths[best]).mean(0)
+    return (
+        penalties[best],
+        [100 * each / len(x) for each in right],
+        torch.stack(paths[best]).mean(0),
+    )
 
 
 def fit(
@@ -173,11 +195,17 @@ def fit(
 
     L-BFGS works on parameters scaled by the root of a guess of the Hessian's diagonal, spread / C + penalty.
     """
-    curvature = torch.cat([spread / start.shape[1] + penalty, spread.new_full((1,), 1 / start.shape[1])])
+    curvature = torch.cat(
+        [spread / start.shape[1] + penalty, spread.new_full((1,), 1 / start.shape[1])]
+    )
     scale = curvature.rsqrt()[:, None]
     scaled = (start / scale).requires_grad_()
     rows = rows_of(x, start.shape[1])
-    pieces = [slice(at, min(at + rows, part.stop)) for part in parts for at in range(part.start, part.stop, rows)]
+    pieces = [
+        slice(at, min(at + rows, part.stop))
+        for part in parts
+        for at in range(part.start, part.stop, rows)
+    ]
     optimiser = torch.optim.LBFGS(
         [scaled],
         max_iter=STEPS,
@@ -197,7 +225,9 @@ def fit(
     return scaled.detach() * scale
 
 
-def objective(x: Tensor, y: Tensor, pieces: list[slice], theta: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
+def objective(
+    x: Tensor, y: Tensor, pieces: list[slice], theta: Tensor, penalty: float
+) -> tuple[Tensor, Tensor]:
     """Value () and gradient (D+1,C), float64 on the CPU: a GPU does the products, what is left is small."""
     weight, bias = theta[:-1].T.to(x), theta[-1].to(x)
     slope, pull, losses = torch.zeros_like(weight), torch.zeros_like(bias), []
@@ -227,4 +257,9 @@ def logits(x: Tensor, theta: Tensor) -> Tensor:
 def ranked(x: Tensor, theta: Tensor) -> Tensor:
     """Ranks (N,C) of the classes, 0 the best, on the CPU."""
     pieces = [logits(part, theta) for part in torch.split(x, rows_of(x, theta.shape[1]))]
-    return torch.cat([torch.argsort(part, dim=1, descending=True, stable=True).argsort(1).cpu() for part in pieces])
+    return torch.cat(
+        [
+            torch.argsort(part, dim=1, descending=True, stable=True).argsort(1).cpu()
+            for part in pieces
+        ]
+    )

@@ -26,7 +26,13 @@ def nearest(task: Task, *, k: int, tau: float | None, of: str = "backbone") -> R
 
 
 def accuracy(
-    train: Features, test: Features, *, k: int, tau: float | None, classes: int, device: torch.device | None = None
+    train: Features,
+    test: Features,
+    *,
+    k: int,
+    tau: float | None,
+    classes: int,
+    device: torch.device | None = None,
 ) -> float:
     """Percent of test images (N,D) that the k nearest train images vote right; `device` works, train may stay away."""
     votes = knn(train.x, train.y, test.x.to(device or test.x.device), k=k, tau=tau, classes=classes)
@@ -37,4 +43,6 @@ def one_each(task: Task, what: str) -> None:
     """Refuse, before anything is computed, data whose images have several classes or none."""
     for part in ("train", "test"):
         if task.labels(part).ndim == 2:
-            raise ValueError(f"{what} needs one class per image, and those of {task.splits.name} have several")
+            raise ValueError(
+                f"{what} needs one class per image, and those of {task.splits.name} have several"
+            )

@@ -24,18 +24,27 @@ def usable(objects: Detection, *, spared: bool, masks: bool) -> Detection:
 
     spared: with VOC's difficult objects, which are learnt; COCO's crowds are not. A box without area is none.
     """
-    kept = [[_plain(thing, masks) for thing in row if _learnt(thing, spared)] for row in objects.things]
+    kept = [
+        [_plain(thing, masks) for thing in row if _learnt(thing, spared)] for row in objects.things
+    ]
     where = [index for index, row in enumerate(kept) if row]
     if not where:
         raise ValueError(f"none of {len(objects)} training images has an object to learn from")
     names = Names(objects.read.names[index] for index in where)
     ids = [objects.ids[index] for index in where]
-    return replace(objects, read=replace(objects.read, names=names), things=[kept[index] for index in where], ids=ids)
+    return replace(
+        objects,
+        read=replace(objects.read, names=names),
+        things=[kept[index] for index in where],
+        ids=ids,
+    )
 
 
 def _plain(thing: Thing, masks: bool) -> Thing:
     if masks and thing.outline is None:
-        raise ValueError("segmentation needs the outlines of objects, and this data set has boxes only")
+        raise ValueError(
+            "segmentation needs the outlines of objects, and this data set has boxes only"
+        )
     return thing if masks else thing._replace(outline=None)
 
 
@@ -53,7 +62,9 @@ def mirrored(image: Tensor, target: Target) -> tuple[Tensor, Target]:
     return image.flip(2), turned
 
 
-def batches(objects: Detection, *, batch: int, count: int, flip: float, seed: int) -> Iterator[Batch]:
+def batches(
+    objects: Detection, *, batch: int, count: int, flip: float, seed: int
+) -> Iterator[Batch]:
     """`count` times this rank's share of a batch: images uint8 (3,H,W), some mirrored, and their targets.
 
     Epochs, each in its own order, follow each other without a gap, and what is drawn depends on the seed and the place
@@ -61,9 +72,16 @@ def batches(objects: Detection, *, batch: int, count: int, flip: float, seed: in
     """
     if batch % dist.world():
         raise ValueError(f"a batch of {batch} images cannot be shared by {dist.world()} ranks")
-    outlines = [[_dense(thing.outline) for thing in row if thing.outline is not None] for row in objects.things]
-    bare = replace(objects, things=[[thing._replace(outline=None) for thing in row] for row in objects.things])
-    yield from _loader(_Mirrored(bare, outlines), _Plan(len(objects), batch, count, flip, seed), len(objects))
+    outlines = [
+        [_dense(thing.outline) for thing in row if thing.outline is not None]
+        for row in objects.things
+    ]
+    bare = replace(
+        objects, things=[[thing._replace(outline=None) for thing in row] for row in objects.things]
+    )
+    yield from _loader(
+        _Mirrored(bare, outlines), _Plan(len(objects), batch, count, flip, seed), len(objects)
+    )
 
 
 def _dense(outline: Any) -> Any:
@@ -107,14 +125,21 @@ class _Plan:
         for step in range(self.count):
             first = step * self.batch + dist.rank() * share
             places = [divmod(place, self.images) for place in range(first, first + share)]
-            orders = {epoch: orders[epoch] if epoch in orders else self._order(epoch) for epoch, _ in places}
-            yield [(int(orders[epoch][place]), self._mirrored(epoch, place)) for epoch, place in places]
+            orders = {
+                epoch: orders[epoch] if epoch in orders else self._order(epoch)
+                for epoch, _ in places
+            }
+            yield [
+                (int(orders[epoch][place]), self._mirrored(epoch, place)) for epoch, place in places
+            ]
 
     def _order(self, epoch: int) -> Tensor:
         return rng.permutation(rng.key(self.seed, "detect", "order", epoch), self.images)
 
     def _mirrored(self, epoch: int, place: int) -> bool:
-        return bool(rng.uniform(rng.fold(rng.key(self.seed, "detect", "flip", epoch), place), 1) < self.flip)
+        return bool(
+            rng.uniform(rng.fold(rng.key(self.seed, "detect", "flip", epoch), place), 1) < self.flip
+        )
 
 
 @dataclass(frozen=True)

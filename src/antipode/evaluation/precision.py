@@ -33,14 +33,18 @@ class Found(NamedTuple):
     masks: list[dict[str, Any]] | None = None  # D in COCO's compressed run lengths
 
 
-def average_precision(scores: Tensor, right: Tensor, objects: int, *, points: int | None = 11) -> float:
+def average_precision(
+    scores: Tensor, right: Tensor, objects: int, *, points: int | None = 11
+) -> float:
     """Area under precision over recall, in [0,1], of detections with scores (D,) that are right or wrong (D,).
 
     At so many evenly spaced recalls (VOC 2007: 11), or under the whole curve (None; VOC 2010 and later). The precision
     at a recall is the best one at that recall or beyond.
     """
     if objects < 1 or (points is not None and points < 2):
-        raise ValueError(f"average precision needs an object and two points at least, got {objects} and {points}")
+        raise ValueError(
+            f"average precision needs an object and two points at least, got {objects} and {points}"
+        )
     if len(scores) != len(right):
         raise ValueError(f"{len(scores)} scores do not fit {len(right)} judgements")
     hits = right[torch.argsort(scores, descending=True, stable=True)].long().cumsum(0)
@@ -50,7 +54,9 @@ def average_precision(scores: Tensor, right: Tensor, objects: int, *, points: in
         gained = hits.diff(prepend=hits.new_zeros(1))
         return float((gained * best).sum() / objects)
     # whole numbers: 3 of 10 objects reach the recall .3, which 0.1 + 0.2 in floating point does not
-    reached = [((points - 1) * hits >= point * objects).nonzero().flatten() for point in range(points)]
+    reached = [
+        ((points - 1) * hits >= point * objects).nonzero().flatten() for point in range(points)
+    ]
     return float(sum(best[at[0]] for at in reached if len(at)) / points)
 
 
@@ -73,7 +79,9 @@ def judged(boxes: Tensor, scores: Tensor, truth: Tensor, spared: Tensor) -> tupl
     return first[:, back], counts[:, back]
 
 
-def voc(found: Sequence[Found], things: Sequence[Sequence[Thing]], classes: Sequence[str]) -> dict[str, Any]:
+def voc(
+    found: Sequence[Found], things: Sequence[Sequence[Thing]], classes: Sequence[str]
+) -> dict[str, Any]:
     """AP, AP50 and AP75 in percent with VOC 2007's eleven points: what Detectron2 prints for it, and so MoCo's tables.
 
     AP is the mean over overlaps .5 to .95; a class that no image has is left out. Detectron2 rounds scores to three
@@ -89,7 +97,12 @@ def voc(found: Sequence[Found], things: Sequence[Sequence[Thing]], classes: Sequ
         raise ValueError("there is no object to find in the test images")
     mean = 100 * np.mean(list(table.values()), axis=0)
     each = {name: 100 * values[0] for name, values in table.items()}
-    return {"AP": float(mean.mean()), "AP50": float(mean[0]), "AP75": float(mean[5]), "AP50 of classes": each}
+    return {
+        "AP": float(mean.mean()),
+        "AP50": float(mean[0]),
+        "AP75": float(mean[5]),
+        "AP50 of classes": each,
+    }
 
 
 Row = tuple[Tensor, Tensor, Tensor, Tensor]  # boxes (D,4), scores (D,), truth (M,4), spared (M,)
@@ -113,9 +126,13 @@ def _precisions(rows: list[Row], objects: int) -> list[float]:
 def library() -> Any:
     """pycocotools, or a sentence where it is not installed."""
     try:
-        return [import_module(f"pycocotools{part}") for part in (".coco", ".cocoeval", ".mask", "")][-1]
+        return [
+            import_module(f"pycocotools{part}") for part in (".coco", ".cocoeval", ".mask", "")
+        ][-1]
     except ImportError:
-        raise ValueError("COCO's metrics need the extra: pip install 'antipode[detection]'") from None
+        raise ValueError(
+            "COCO's metrics need the extra: pip install 'antipode[detection]'"
+        ) from None
 
 
 def drawn(outlines: Sequence[Any], height: int, width: int) -> Tensor:
@@ -125,10 +142,18 @@ def drawn(outlines: Sequence[Any], height: int, width: int) -> Tensor:
     """
     tools, masks = library().mask, torch.zeros(len(outlines), height, width, dtype=torch.uint8)
     for mask, outline in zip(masks, outlines, strict=True):
-        lines = outline if isinstance(outline, dict) else [polygon for polygon in outline if len(polygon) >= 6]
+        lines = (
+            outline
+            if isinstance(outline, dict)
+            else [polygon for polygon in outline if len(polygon) >= 6]
+        )
         if lines:
             runs = tools.frPyObjects(lines, height, width)
-            mask.copy_(torch.from_numpy(tools.decode(tools.merge(runs) if isinstance(runs, list) else runs)))
+            mask.copy_(
+                torch.from_numpy(
+                    tools.decode(tools.merge(runs) if isinstance(runs, list) else runs)
+                )
+            )
     return masks
 
 
@@ -152,13 +177,21 @@ def coco(found: Sequence[Found], objects: Detection, kind: str = "bbox") -> dict
         truth.dataset = _truth(found, objects)
         truth.createIndex()
         each = zip(found, objects.ids, strict=True)
-        answers = [answer for one, number in each for answer in _answers(one, number, objects.categories, kind)]
+        answers = [
+            answer
+            for one, number in each
+            for answer in _answers(one, number, objects.categories, kind)
+        ]
         if not answers:
             return dict.fromkeys(STATISTICS[:3], 0.0)  # pycocotools has no answer to none
         judge = tools.cocoeval.COCOeval(truth, truth.loadRes(answers), kind)
         for step in (judge.evaluate, judge.accumulate, judge.summarize):
             step()
-    return {name: 100 * float(value) for name, value in zip(STATISTICS, judge.stats, strict=False) if value >= 0}
+    return {
+        name: 100 * float(value)
+        for name, value in zip(STATISTICS, judge.stats, strict=False)
+        if value >= 0
+    }
 
 
 def _truth(found: Sequence[Found], objects: Detection) -> dict[str, Any]:
@@ -178,7 +211,11 @@ def _truth(found: Sequence[Found], objects: Detection) -> dict[str, Any]:
             notes.append(note if thing.outline is None else note | {"segmentation": thing.outline})
     sizes = zip(objects.ids, found, strict=True)
     images = [{"id": number, "height": one.size[0], "width": one.size[1]} for number, one in sizes]
-    return {"images": images, "annotations": notes, "categories": [{"id": number} for number in objects.categories]}
+    return {
+        "images": images,
+        "annotations": notes,
+        "categories": [{"id": number} for number in objects.categories],
+    }
 
 
 def _area(thing: Thing) -> float:
@@ -191,7 +228,9 @@ def _area(thing: Thing) -> float:
     return float(sum(abs(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1))) / 2 for x, y in corners))
 
 
-def _answers(found: Found, number: int, categories: Sequence[int], kind: str) -> list[dict[str, Any]]:
+def _answers(
+    found: Found, number: int, categories: Sequence[int], kind: str
+) -> list[dict[str, Any]]:
     """The boxes or the masks of an image as COCO's result files have them.
 
     Not both: pycocotools would take the size of a mask from its box.
@@ -200,4 +239,7 @@ def _answers(found: Found, number: int, categories: Sequence[int], kind: str) ->
     name, what = ("bbox", corners) if kind == "bbox" else ("segmentation", found.masks or [])
     columns = zip(found.labels.tolist(), found.scores.tolist(), what, strict=True)
     about = {"image_id": number}
-    return [about | {"category_id": categories[label], "score": score, name: one} for label, score, one in columns]
+    return [
+        about | {"category_id": categories[label], "score": score, name: one}
+        for label, score, one in columns
+    ]

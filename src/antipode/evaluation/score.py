@@ -37,5 +37,7 @@ class Score:
 
     def line(self) -> str:
         """For people: the value, what goes with it, and on what."""
-        further = "".join(f", {name} {value:.2f}" for name, value in self.more.items() if isinstance(value, float))
+        further = "".join(
+            f", {name} {value:.2f}" for name, value in self.more.items() if isinstance(value, float)
+        )
         return f"{self.protocol}: {self.value:.2f} {self.unit}{further} ({self.data} {self.split}, n = {self.n})"

@@ -49,7 +49,9 @@ SEMI = {
 def run(task: Task, share: float, settings: Semi | None = None) -> Result:
     """Top-1 accuracy on the test images after the last epoch of training with a share of the train labels."""
     if settings is None and share not in SEMI:
-        raise ValueError(f"semi-supervised learning has settings for shares {', '.join(map(str, SEMI))}, not {share:g}")
+        raise ValueError(
+            f"semi-supervised learning has settings for shares {', '.join(map(str, SEMI))}, not {share:g}"
+        )
     settings = settings or SEMI[share]
     train, test = one_label(task, "train"), one_label(task, "test")
     images, drawn = few(task, train, share, settings.file)
@@ -62,8 +64,15 @@ def run(task: Task, share: float, settings: Semi | None = None) -> Result:
         state = {"backbone": "fine-tuned", "precision": "fp32"}
     top1, top5 = judge(task, heads, test, features)
     values = {name: value for name, value in asdict(settings).items() if name != "file"} | state
-    values |= {"share": share, "images": len(images), "drawn": drawn, "batch": min(settings.batch, len(images))}
-    return Result(top1[0], "% top-1", values | {"chosen": CHOSEN}, len(test), further(task, top5[0]))
+    values |= {
+        "share": share,
+        "images": len(images),
+        "drawn": drawn,
+        "batch": min(settings.batch, len(images)),
+    }
+    return Result(
+        top1[0], "% top-1", values | {"chosen": CHOSEN}, len(test), further(task, top5[0])
+    )
 
 
 def few(task: Task, train: Source, share: float, file: str) -> tuple[Source, str]:
@@ -71,7 +80,9 @@ def few(task: Task, train: Source, share: float, file: str) -> tuple[Source, str
     if task.splits.name == "imagenet":
         return subset(train, listed(task, train, file)), file
     assert train.labels is not None
-    return subset(train, balanced(train.labels.cpu(), task.classes, share, task.seed)), "balanced, from the seed"
+    return subset(
+        train, balanced(train.labels.cpu(), task.classes, share, task.seed)
+    ), "balanced, from the seed"
 
 
 def balanced(labels: Tensor, classes: int, share: float, seed: int) -> Tensor:
@@ -80,7 +91,9 @@ def balanced(labels: Tensor, classes: int, share: float, seed: int) -> Tensor:
         raise ValueError(f"a share of the labels lies in (0, 1], but is {share:g}")
     counts = labels.bincount(minlength=classes)
     if int(counts.min()) == 0:
-        raise ValueError(f"class {int(counts.argmin())} of {classes} has no train image to learn it from")
+        raise ValueError(
+            f"class {int(counts.argmin())} of {classes} has no train image to learn it from"
+        )
     each = max(1, round(share * len(labels) / classes))
     order = rng.permutation(rng.key(seed, "few labels"), len(labels))
     kinds = labels[order]
@@ -98,7 +111,9 @@ def listed(task: Task, train: Source, file: str) -> Tensor:
     absent = [name for name in wanted if name not in at]
     if absent or not wanted:
         first = f", the first: {absent[0]}" if absent else ""
-        raise ValueError(f"{len(absent)} of the {len(wanted)} images of {path} are not in the train split{first}")
+        raise ValueError(
+            f"{len(absent)} of the {len(wanted)} images of {path} are not in the train split{first}"
+        )
     return torch.tensor(sorted(at[name] for name in wanted))
 
 
@@ -137,7 +152,9 @@ def tuned(task: Task, settings: Semi, rate: float, source: Source) -> tuple[Head
     batch = min(settings.batch, len(source))
     fit(task, heads, source, net, moves, factor, batch=batch, epochs=settings.epochs)
     if not all(heads.finite()):
-        raise ValueError(f"the weights of the classifier are not finite: a rate of {settings.classifier:g} is too high")
+        raise ValueError(
+            f"the weights of the classifier are not finite: a rate of {settings.classifier:g} is too high"
+        )
     return heads, net.eval()
 
 

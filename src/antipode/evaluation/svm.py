@@ -22,7 +22,9 @@ from antipode.evaluation.task import Task
 Array = NDArray[Any]
 
 # the tool adds 2^-4 to 2^-19 to the list it is given, which in the published commands is 1e-7 to 100
-COSTS = tuple(sorted([10.0**power for power in range(-7, 3)] + [2.0**-power for power in range(4, 20)]))
+COSTS = tuple(
+    sorted([10.0**power for power in range(-7, 3)] + [2.0**-power for power in range(4, 20)])
+)
 FOLDS = 3
 STEPS = 2000
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
@@ -33,7 +35,11 @@ SMALL = 1e9  # numbers to fit on below which starting other processes takes long
 def svm_voc07(task: Task, *, costs: tuple[float, ...] = COSTS) -> Result:
     """Mean average precision over classes of one linear SVM each; 3 folds of train choose the cost of each class."""
     train, test = (present(task, part) for part in ("train", "test"))
-    kept = [one for one in range(task.classes) if min(_count(train, one)) >= FOLDS and (test[:, one] == 1).any()]
+    kept = [
+        one
+        for one in range(task.classes)
+        if min(_count(train, one)) >= FOLDS and (test[:, one] == 1).any()
+    ]
     if not kept:
         raise ValueError(
             f"no class of {task.splits.name} has {FOLDS} train images with it, {FOLDS} without it and one in test"
@@ -46,8 +52,13 @@ def svm_voc07(task: Task, *, costs: tuple[float, ...] = COSTS) -> Result:
     found = {}
     for one, svm in zip(kept, chosen, strict=True):
         judged = test[:, one] >= 0
-        found[names[one]] = 100 * average_precision(probe[judged] @ svm.weight + svm.bias, test[judged, one])
-    settings = _settings(costs) | {"folds": FOLDS, "chosen by": "average precision on held-out train images, per class"}
+        found[names[one]] = 100 * average_precision(
+            probe[judged] @ svm.weight + svm.bias, test[judged, one]
+        )
+    settings = _settings(costs) | {
+        "folds": FOLDS,
+        "chosen by": "average precision on held-out train images, per class",
+    }
     more = {
         "average precision": found,
         "cost": {names[one]: svm.cost for one, svm in zip(kept, chosen, strict=True)},
@@ -57,7 +68,9 @@ def svm_voc07(task: Task, *, costs: tuple[float, ...] = COSTS) -> Result:
     return Result(float(np.mean(list(found.values()))), "% mAP", settings, len(probe), more)
 
 
-def lowshot_svm(task: Task, *, costs: tuple[float, ...] = COSTS, shots: tuple[int, ...] = SHOTS) -> Result:
+def lowshot_svm(
+    task: Task, *, costs: tuple[float, ...] = COSTS, shots: tuple[int, ...] = SHOTS
+) -> Result:
     """Mean average precision of SVMs on k images per class, the mean over 5 samples and over k = 1, 2, 4 to 96.
 
     A sample has, for every class anew, k images with it and k (K-1) without. The cost is one number for each k: the
@@ -67,18 +80,28 @@ def lowshot_svm(task: Task, *, costs: tuple[float, ...] = COSTS, shots: tuple[in
     usable = [k for k in shots if _enough(train, k)]
     if not usable:
         least = int(min((train == 1).sum(0)))
-        raise ValueError(f"{task.splits.name} has classes of {least} train images, too few for a sample of {shots[0]}")
+        raise ValueError(
+            f"{task.splits.name} has classes of {least} train images, too few for a sample of {shots[0]}"
+        )
     x, probe = (normal(task.features(part).x) for part in ("train", "test"))
-    plan = [(k, sample) for k in reversed(usable) for sample in range(SAMPLES)]  # the long ones first
+    plan = [
+        (k, sample) for k in reversed(usable) for sample in range(SAMPLES)
+    ]  # the long ones first
     jobs = ((x, train, probe, test, k, costs, (task.seed, sample)) for k, sample in plan)
     size = sum(usable) * SAMPLES * task.classes**2 * x.shape[1] * len(costs)
     shot = dict(zip(plan, spread_out(sampled, jobs, len(plan), size, "samples"), strict=True))
     found, peeked = {}, []
     for k in usable:
-        rest, tested = (np.stack([shot[k, sample][i] for sample in range(SAMPLES)]) for i in (0, 1))  # (5,costs)
+        rest, tested = (
+            np.stack([shot[k, sample][i] for sample in range(SAMPLES)]) for i in (0, 1)
+        )  # (5,costs)
         best = int(np.argmax(rest.mean(0)))
         mine = 100 * tested[:, best]
-        found[f"k={k}"] = {"mean": float(mine.mean()), "std": float(mine.std()), "cost": costs[best]}
+        found[f"k={k}"] = {
+            "mean": float(mine.mean()),
+            "std": float(mine.std()),
+            "cost": costs[best],
+        }
         peeked.append(100 * float(tested.mean(0).max()))
     settings = _settings(costs) | {
         "k": usable,
@@ -91,7 +114,13 @@ def lowshot_svm(task: Task, *, costs: tuple[float, ...] = COSTS, shots: tuple[in
         "unfinished fits": sum(each[2] for each in shot.values()),
         "left out": [k for k in shots if k not in usable],
     }
-    return Result(float(np.mean([each["mean"] for each in found.values()])), "% mAP", settings, len(probe), more)
+    return Result(
+        float(np.mean([each["mean"] for each in found.values()])),
+        "% mAP",
+        settings,
+        len(probe),
+        more,
+    )
 
 
 def _settings(costs: tuple[float, ...]) -> dict[str, Any]:
@@ -113,7 +142,9 @@ def present(task: Task, part: str) -> Array:
     """Labels (N,K) of a part: 1, 0 or -1."""
     labels = task.labels(part)
     if labels.ndim == 1:
-        labels = torch.nn.functional.one_hot(labels, max(task.classes, int(labels.max()) + 1))[:, : task.classes]
+        labels = torch.nn.functional.one_hot(labels, max(task.classes, int(labels.max()) + 1))[
+            :, : task.classes
+        ]
     found: Array = labels.numpy()
     return found
 
@@ -122,7 +153,9 @@ def normal(x: Tensor) -> Array:
     """Features (N,D) over their lengths, in float64; 1e-5 is added to the length as the authors do."""
     wide: Array = x.double().numpy()
     if not np.isfinite(wide).all():
-        raise ValueError("an SVM needs features that are numbers, and some are infinite or not a number")
+        raise ValueError(
+            "an SVM needs features that are numbers, and some are infinite or not a number"
+        )
     unit: Array = wide / (np.linalg.norm(wide, axis=1, keepdims=True) + 1e-5)
     return unit
 
@@ -170,7 +203,9 @@ def fitted(x: Array, sign: Array, cost: float, seed: int) -> tuple[Array, float,
         random_state=seed % 2**32,  # all that scikit-learn takes
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # counted instead: hundreds of fits may say it
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # counted instead: hundreds of fits may say it
         svm.fit(x, sign)
     return svm.coef_[0], float(svm.intercept_[0]), int(svm.n_iter_ >= STEPS)
 
@@ -187,7 +222,9 @@ def choose(x: Array, sign: Array, costs: tuple[float, ...], seed: int) -> Svm:
         for fit, held in folds:
             weight, bias, short = fitted(x[fit], sign[fit], cost, seed)
             # scikit-learn's average precision, without the envelope, as in the authors' cross-validation
-            precisions.append(float(average_precision_score(sign[held] == 1, x[held] @ weight + bias)))
+            precisions.append(
+                float(average_precision_score(sign[held] == 1, x[held] @ weight + bias))
+            )
             unfinished += short
         scores.append(float(np.mean(precisions)))
     cost = costs[int(np.argmax(scores))]
@@ -196,7 +233,13 @@ def choose(x: Array, sign: Array, costs: tuple[float, ...], seed: int) -> Svm:
 
 
 def sampled(
-    x: Array, labels: Array, probe: Array, truth: Array, k: int, costs: tuple[float, ...], seeds: tuple[int, int]
+    x: Array,
+    labels: Array,
+    probe: Array,
+    truth: Array,
+    k: int,
+    costs: tuple[float, ...],
+    seeds: tuple[int, int],
 ) -> tuple[Array, Array, int]:
     """One sample of k images per class: mAP (costs,) on the rest of train and on test, and fits out of steps."""
     rest, tested, unfinished = [], [], 0
@@ -237,7 +280,9 @@ def average_precision(scores: Array, truth: Array) -> float:
     hits = np.cumsum(truth[order] > 0)
     if not len(hits) or not hits[-1]:
         return float("nan")
-    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of every group of equals
+    last = np.append(
+        np.flatnonzero(np.diff(scores[order])), len(scores) - 1
+    )  # of every group of equals
     precision = hits[last] / (last + 1)
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
     steps = np.diff(hits[last], prepend=0) / hits[-1]

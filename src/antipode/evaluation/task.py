@@ -24,7 +24,7 @@ class Task:
     backbone: nn.Module
     splits: Splits
     size: int
-    look: Views
+    eval_view: Views
     device: torch.device
     seed: int = 0
     head: nn.Module | None = None
@@ -35,7 +35,9 @@ class Task:
     def features(self, part: str, of: str = "backbone") -> Features:
         """Features of the train or test images, made once."""
         if (part, of) not in self.found:
-            self.found[part, of] = extract(self.network(of), self.look, self.labelled(part), cache=self.cache)
+            self.found[part, of] = extract(
+                self.network(of), self.eval_view, self.labelled(part), cache=self.cache
+            )
         return self.found[part, of]
 
     def network(self, of: str = "backbone") -> nn.Module:
@@ -53,12 +55,16 @@ class Task:
             raise ValueError(f"{self.splits.name} has no {part} split to score on")
         labels = source.labels
         if labels is None or (labels.ndim == 1 and len(labels) and bool((labels < 0).all())):
-            raise ValueError(f"{self.splits.name} has no labels for its {part} images, and a score needs them")
+            raise ValueError(
+                f"{self.splits.name} has no labels for its {part} images, and a score needs them"
+            )
         if labels.ndim == 1 and (absent := int((labels < 0).sum())):
             whole = f"{absent} of the {len(labels)} {part} images of {self.splits.name}"
             raise ValueError(f"{whole} have no label, and a score needs one for each")
         if part == "train" and labels.ndim == 1 and int(labels.min()) == int(labels.max()):
-            raise ValueError(f"{self.splits.name} has images of one class only, and a score needs two at least")
+            raise ValueError(
+                f"{self.splits.name} has images of one class only, and a score needs two at least"
+            )
         return source
 
     def labels(self, part: str) -> Tensor:

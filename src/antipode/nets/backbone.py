@@ -41,12 +41,18 @@ RESNETS = {
     "resnet50": Shape(Bottleneck, (3, 4, 6, 3)),
     "resnet101": Shape(Bottleneck, (3, 4, 23, 3)),
     "resnet152": Shape(Bottleneck, (3, 8, 36, 3)),
-    "resnet50x2": Shape(Bottleneck, (3, 4, 6, 3), 128),  # every layer twice as wide, as in EqCo's table 7
+    "resnet50x2": Shape(
+        Bottleneck, (3, 4, 6, 3), 128
+    ),  # every layer twice as wide, as in EqCo's table 7
     "resnet50x4": Shape(Bottleneck, (3, 4, 6, 3), 256),
-    "wide_resnet50_2": Shape(Bottleneck, (3, 4, 6, 3), 64, 1, 128),  # torchvision's: only the inner 3x3 is wider
+    "wide_resnet50_2": Shape(
+        Bottleneck, (3, 4, 6, 3), 64, 1, 128
+    ),  # torchvision's: only the inner 3x3 is wider
     "resnext50_32x4d": Shape(Bottleneck, (3, 4, 6, 3), 64, 32, 4),
 }
-SUPERVISED = tuple(name for name in RESNETS if not name.endswith(("-slim", "x2", "x4")))  # torchvision has weights
+SUPERVISED = tuple(
+    name for name in RESNETS if not name.endswith(("-slim", "x2", "x4"))
+)  # torchvision has weights
 
 
 class ResNet(nn.Module):
@@ -88,11 +94,15 @@ def _layer(shape: Shape, inner: int, number: int) -> nn.Sequential:
     outer = planes * shape.block.expansion
     shortcut = None
     if stride > 1 or inner != outer:
-        shortcut = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+        shortcut = nn.Sequential(
+            nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer)
+        )
     # torchvision scales the bottleneck's inner width by per_group/64; BasicBlock takes the default only
     options = (shape.groups, shape.per_group)
     blocks = [shape.block(inner, planes, stride, shortcut, *options)]
-    blocks += [shape.block(outer, planes, 1, None, *options) for _ in range(shape.layers[number] - 1)]
+    blocks += [
+        shape.block(outer, planes, 1, None, *options) for _ in range(shape.layers[number] - 1)
+    ]
     return nn.Sequential(*blocks)
 
 
@@ -130,7 +140,9 @@ class Wrapped(nn.Module):
         try:
             return answer(where.new_full((1, channels, size, size), 0.5))
         except (RuntimeError, AssertionError, ValueError) as error:
-            raise ValueError(f"the backbone takes no {size} px images of {channels} channels: {error}") from None
+            raise ValueError(
+                f"the backbone takes no {size} px images of {channels} channels: {error}"
+            ) from None
         finally:
             for module, mode in modes.items():
                 module.training = mode
@@ -144,7 +156,9 @@ class Wrapped(nn.Module):
                 raise
             out = self._try(self._answer, channels, 224)
         if out.ndim not in (2, 3, 4):
-            raise ValueError(f"a backbone must return (N,D), a map (N,D,H,W) or tokens (N,T,D), got {out.ndim} axes")
+            raise ValueError(
+                f"a backbone must return (N,D), a map (N,D,H,W) or tokens (N,T,D), got {out.ndim} axes"
+            )
         return out.shape[2 if out.ndim == 3 else 1], out.ndim > 2
 
 
@@ -184,7 +198,9 @@ def width(net: nn.Module) -> int:
     """The feature size of a backbone."""
     size = getattr(net, "width", None)
     if not isinstance(size, int):
-        raise ValueError(f"{type(net).__name__} has no feature size: pass it through antipode.nets.backbone first")
+        raise ValueError(
+            f"{type(net).__name__} has no feature size: pass it through antipode.nets.backbone first"
+        )
     return size
 
 
@@ -196,7 +212,9 @@ def _given(net: nn.Module, channels: int, size: int | None) -> nn.Module:
     try:
         wrapped = Wrapped(_without_classifier(net), channels, size)
     except ValueError:
-        if size is None and type(stated) is int:  # images of a size that nobody said: its word is taken
+        if (
+            size is None and type(stated) is int
+        ):  # images of a size that nobody said: its word is taken
             return net
         raise
     return net if stated == wrapped.width and not wrapped.pools else wrapped
@@ -219,7 +237,9 @@ def _timm(name: str, channels: int, size: int | None) -> nn.Module:
         raise ValueError("backbones of timm need the extra: pip install 'antipode[timm]'") from None
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), 1)
-        raise ValueError(f"timm has no model {name!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+        raise ValueError(
+            f"timm has no model {name!r}" + (f", did you mean {near[0]!r}?" if near else "")
+        )
     return Wrapped(timm.create_model(name, num_classes=0, in_chans=channels), channels, size)
 
 

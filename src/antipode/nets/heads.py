@@ -30,19 +30,27 @@ def mlp(
     if norm not in ("batch", "layer", "weight", "none"):
         raise ValueError(f"a head's norm is batch, layer, weight or none, not {norm!r}")
     if len(sizes) < 2 or min(sizes) < 1:
-        raise ValueError(f"a head needs at least an input and an output size, all positive, got {sizes}")
+        raise ValueError(
+            f"a head needs at least an input and an output size, all positive, got {sizes}"
+        )
     layers: list[nn.Module] = []
     last = len(sizes) - 2
     for number, (inner, outer) in enumerate(itertools.pairwise(sizes)):
         bias = last_bias if number == last else hidden_bias
-        linear = StandardLinear(inner, outer, bias=bias) if norm == "weight" else nn.Linear(inner, outer, bias=bias)
+        linear = (
+            StandardLinear(inner, outer, bias=bias)
+            if norm == "weight"
+            else nn.Linear(inner, outer, bias=bias)
+        )
         if std is not None:
             nn.init.normal_(linear.weight, std=std)
         layers.append(linear)
         if norm in ("batch", "layer") and (number < last or last_norm):
             affine = number < last or last_affine
             layers.append(
-                BatchNorm(outer, affine=affine) if norm == "batch" else nn.LayerNorm(outer, elementwise_affine=affine)
+                BatchNorm(outer, affine=affine)
+                if norm == "batch"
+                else nn.LayerNorm(outer, elementwise_affine=affine)
             )
         if number < last:
             layers.append(nn.ReLU(inplace=True))
@@ -59,4 +67,6 @@ class StandardLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Outputs (N,out) of inputs (N,in)."""
         var, mean = torch.var_mean(self.weight, 1, keepdim=True)
-        return F.linear(x, (self.weight - mean) * torch.rsqrt(var * self.in_features + 1e-8), self.bias)
+        return F.linear(
+            x, (self.weight - mean) * torch.rsqrt(var * self.in_features + 1e-8), self.bias
+        )

@@ -25,7 +25,7 @@ class BatchNorm(nn.Module):
 
     groups=1 spans all ranks. More are consecutive parts of the global batch: g on one device, g/W on each of W ranks.
     A small batch has as many equal groups, up to `groups`, as leave two images in each. The running statistics are the
-    mean over groups, and over those of all ranks once `dist.level` was called, as a learner's `after_step` does. Half
+    mean over groups, and over those of all ranks once `dist.average_running_stats` was called, as a learner's `after_step` does. Half
     precision is normalised with float32 statistics, as torch does.
     """
 
@@ -36,7 +36,13 @@ class BatchNorm(nn.Module):
     num_batches_tracked: Tensor
 
     def __init__(
-        self, channels: int, *, groups: int = 1, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True
+        self,
+        channels: int,
+        *,
+        groups: int = 1,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
     ) -> None:
         super().__init__()
         if groups < 1:
@@ -55,7 +61,9 @@ class BatchNorm(nn.Module):
             return F.batch_norm(x, mean, var, weight, bias, False, self.momentum, self.eps)
         views = views_apart()
         if x.numel() * dist.world() == x.shape[1] * views:
-            raise ValueError("batch norm needs at least two images in a batch to take statistics of, got one")
+            raise ValueError(
+                "batch norm needs at least two images in a batch to take statistics of, got one"
+            )
         self.num_batches_tracked += views
         local = local_groups(self.groups, len(x) // views)
         if self.groups == 1 and dist.world() > 1:
@@ -67,7 +75,9 @@ class BatchNorm(nn.Module):
     def _grouped(self, x: Tensor, local: int, views: int) -> Tensor:
         weight = torch.ones_like(self.running_mean) if self.weight is None else self.weight
         bias = torch.zeros_like(self.running_mean) if self.bias is None else self.bias
-        wide = _wide(x)  # outside of Grouped: torch 2.11 loses the gradient of one that ends in a cast to its own type
+        wide = _wide(
+            x
+        )  # outside of Grouped: torch 2.11 loses the gradient of one that ends in a cast to its own type
         with torch.no_grad():
             parts = _parts(wide, local * views)
             square, mean = torch.var_mean(parts, _axes(parts), correction=0, keepdim=True)
@@ -89,9 +99,14 @@ class BatchNorm(nn.Module):
     @torch.no_grad()
     def _track(self, mean: Tensor, square: Tensor, count: int, views: int) -> None:
         """Move the running statistics, view after view, towards the mean over its groups of `count` numbers each."""
-        for running, now in ((self.running_mean, mean), (self.running_var, square * (count / max(count - 1, 1)))):
+        for running, now in (
+            (self.running_mean, mean),
+            (self.running_var, square * (count / max(count - 1, 1))),
+        ):
             for view in now.to(running.dtype).view(views, -1, len(running)):
-                running.data.lerp_(view.mean(0), self.momentum)  # F.batch_norm saves them, but does not use them
+                running.data.lerp_(
+                    view.mean(0), self.momentum
+                )  # F.batch_norm saves them, but does not use them
 
     def extra_repr(self) -> str:
         """Sizes for print(net)."""
@@ -107,7 +122,9 @@ class Grouped(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor
+    ) -> Tensor:
         """Normalised x (B,C,...), given mean and 1/deviation (G,1,C,1...) of its groups."""
         ctx.save_for_backward(x, weight, mean, scale)
         flat = ((_parts(x, len(mean)) - mean) * scale).flatten(0, 1)
@@ -122,7 +139,9 @@ class Grouped(torch.autograd.Function):
         hat, axes = (parts - mean) * scale, _axes(parts)
         plain, along = dy.sum(axes, keepdim=True), (dy * hat).sum(axes, keepdim=True)
         count = parts.numel() // plain.numel()
-        dx = (scale * (dy - plain / count - hat * (along / count))).flatten(0, 1) * _channels(weight, x)
+        dx = (scale * (dy - plain / count - hat * (along / count))).flatten(0, 1) * _channels(
+            weight, x
+        )
         return dx, along.sum(0).flatten(), plain.sum(0).flatten(), None, None
 
 
@@ -152,11 +171,15 @@ def local_groups(groups: int, batch: int) -> int:
     if groups == 1:
         return 1
     if groups % world:
-        raise ValueError(f"{groups} batch-norm groups cannot be shared among {world} ranks: use 1 or a multiple")
+        raise ValueError(
+            f"{groups} batch-norm groups cannot be shared among {world} ranks: use 1 or a multiple"
+        )
     most = groups // world
     fitting = next((g for g in range(most, 1, -1) if batch % g == 0 and batch >= 2 * g), 1)
     if fitting == 1 and most > 1 and batch >= 2 * most:
-        raise ValueError(f"{batch} images cannot be split into 2 to {most} equal batch-norm groups: change the batch")
+        raise ValueError(
+            f"{batch} images cannot be split into 2 to {most} equal batch-norm groups: change the batch"
+        )
     return fitting
 
 
@@ -170,8 +193,12 @@ def convert(net: Net, groups: int, _seen: dict[int, BatchNorm] | None = None) ->
             setattr(net, name, seen[id(child)])
         elif isinstance(child, BatchNorm):
             child.groups = groups
-        elif isinstance(child, nn.modules.batchnorm._BatchNorm) and (groups > 1 or dist.world() > 1):
-            raise ValueError(f"a batch norm of type {type(child).__name__} cannot be given {groups} statistics groups")
+        elif isinstance(child, nn.modules.batchnorm._BatchNorm) and (
+            groups > 1 or dist.world() > 1
+        ):
+            raise ValueError(
+                f"a batch norm of type {type(child).__name__} cannot be given {groups} statistics groups"
+            )
         else:
             convert(child, groups, seen)
     return net
@@ -179,7 +206,9 @@ def convert(net: Net, groups: int, _seen: dict[int, BatchNorm] | None = None) ->
 
 def _ours(layer: nn.BatchNorm1d | nn.BatchNorm2d, groups: int) -> BatchNorm:
     if not layer.track_running_stats or layer.momentum is None:
-        raise ValueError("batch norm without running statistics or with cumulative ones cannot be converted")
+        raise ValueError(
+            "batch norm without running statistics or with cumulative ones cannot be converted"
+        )
     ours = BatchNorm(layer.num_features, groups=groups, eps=layer.eps, momentum=layer.momentum)
     ours._parameters.update(layer._parameters)
     ours._buffers.update(layer._buffers)

@@ -16,12 +16,26 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torchvision import models
 
-from antipode.files import whole
+from antipode.files import atomic_write
 from antipode.nets.backbone import Stem, Wrapped
 from antipode.nets.backbone import backbone as make_backbone
 
-CLASSIFIERS = ("fc", "classifier", "head", "heads", "last_linear")  # MoCo's and SimSiam's projections are an `fc` too
-TWINS = {"k", "key", "momentum", "target", "teacher", "ema", "twin"}  # words of prefixes: what follows a network
+CLASSIFIERS = (
+    "fc",
+    "classifier",
+    "head",
+    "heads",
+    "last_linear",
+)  # MoCo's and SimSiam's projections are an `fc` too
+TWINS = {
+    "k",
+    "key",
+    "momentum",
+    "target",
+    "teacher",
+    "ema",
+    "twin",
+}  # words of prefixes: what follows a network
 COUNTER = "num_batches_tracked"  # decides nothing with a fixed momentum, and files of before 2019 have none
 
 
@@ -52,7 +66,9 @@ def reopened(
         if there is not None and value.ndim == there.ndim == 4 and there.shape[1] != value.shape[1]:
             channels = there.shape[1]
             break
-    return (net if channels == 3 else make_backbone(name, stem=stem, channels=channels, size=size)), channels
+    return (
+        net if channels == 3 else make_backbone(name, stem=stem, channels=channels, size=size)
+    ), channels
 
 
 def _copied(module: nn.Module, size: int | None) -> tuple[nn.Module, int]:
@@ -61,7 +77,9 @@ def _copied(module: nn.Module, size: int | None) -> tuple[nn.Module, int]:
     refused: ValueError | None = None
     for channels in dict.fromkeys([*taken[:1], 3, 1, *taken]):
         try:
-            return make_backbone(copy.deepcopy(module).cpu().float(), channels=channels, size=size), channels
+            return make_backbone(
+                copy.deepcopy(module).cpu().float(), channels=channels, size=size
+            ), channels
         except ValueError as error:
             refused = refused or error
     assert refused is not None
@@ -70,7 +88,10 @@ def _copied(module: nn.Module, size: int | None) -> tuple[nn.Module, int]:
 
 def tensors(backbone: nn.Module) -> dict[str, Tensor]:
     """The backbone's state on the CPU, contiguous; a wrapped network's own names."""
-    return {name: value.detach().cpu().contiguous().clone() for name, value in bare(backbone).state_dict().items()}
+    return {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in bare(backbone).state_dict().items()
+    }
 
 
 class Normal(NamedTuple):
@@ -83,10 +104,11 @@ class Normal(NamedTuple):
 def write(backbone: nn.Module, path: Path, normal: Normal | None = None) -> None:
     """Write the weights aside and rename; float64 as float32, which is what every reader's network has."""
     state = {
-        name: value.float() if value.dtype == torch.float64 else value for name, value in tensors(backbone).items()
+        name: value.float() if value.dtype == torch.float64 else value
+        for name, value in tensors(backbone).items()
     }
     # one key: the library writes several in any order, and the same weights are to be the same file
-    with whole(path) as file:
+    with atomic_write(path) as file:
         file.write(save(state, metadata=None if normal is None else header(normal)))
 
 
@@ -103,8 +125,10 @@ def normal(path: Path) -> Normal | None:
     with safe_open(path, "pt") as file:
         about = (file.metadata() or {}).get("pixels", "")
     try:
-        said = json.loads(about)
-        return Normal(*(tuple(float(value) for value in said[name]) for name in Normal._fields))
+        with_source = json.loads(about)
+        return Normal(
+            *(tuple(float(value) for value in with_source[name]) for name in Normal._fields)
+        )
     except (ValueError, TypeError, KeyError):  # nothing, or somebody else's word
         return None
 
@@ -148,13 +172,21 @@ def fit(net: nn.Module, found: Mapping[str, Tensor], origin: str) -> None:
     A net for grey images takes a first layer that saw colours, too: summed over them it sees grey as it saw it before.
     """
     wanted = net.state_dict()
-    given = {name: value for name, value in found.items() if name in wanted or name.split(".")[0] not in CLASSIFIERS}
+    given = {
+        name: value
+        for name, value in found.items()
+        if name in wanted or name.split(".")[0] not in CLASSIFIERS
+    }
     absent = [name for name in wanted if name not in given and not name.endswith(COUNTER)]
     extra = [name for name in given if name not in wanted]
     if absent:
-        raise ValueError(f"{origin} lacks {len(absent)} of the backbone's tensors, the first: {absent[0]}")
+        raise ValueError(
+            f"{origin} lacks {len(absent)} of the backbone's tensors, the first: {absent[0]}"
+        )
     if extra:
-        raise ValueError(f"{origin} holds {len(extra)} tensors that the backbone has not, the first: {extra[0]}")
+        raise ValueError(
+            f"{origin} holds {len(extra)} tensors that the backbone has not, the first: {extra[0]}"
+        )
     given = {name: _summed(value, wanted[name]) for name, value in given.items()}
     other = [name for name, value in given.items() if value.shape != wanted[name].shape]
     if other:
@@ -171,7 +203,9 @@ def _summed(value: Tensor, wanted: Tensor) -> Tensor:
     return value.sum(1, keepdim=True) if grey else value
 
 
-def _misfit(origin: str, other: list[str], given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
+def _misfit(
+    origin: str, other: list[str], given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
+) -> str:
     """The sentence for shapes that differ; the stem is the usual one, and has its remedy."""
     first = other[0]
     theirs, ours = (f"({', '.join(map(str, state[first].shape))})" for state in (given, wanted))
@@ -190,15 +224,23 @@ def network(flat: Mapping[str, Tensor], net: nn.Module, path: Path) -> dict[str,
     or moving average is taken only where the file has nothing else.
     """
     names = list(net.state_dict())
-    ends = {key[: -len(names[0])] for key in flat if key == names[0] or key.endswith(f".{names[0]}")}
+    ends = {
+        key[: -len(names[0])] for key in flat if key == names[0] or key.endswith(f".{names[0]}")
+    }
     if not ends:
         raise ValueError(f"{path} holds no such backbone: nothing in it is called {names[0]}")
     online = {prefix for prefix in ends if TWINS.isdisjoint(re.split("[._]", prefix))}
-    counts = {prefix: sum(prefix + name in flat for name in names) for prefix in sorted(online or ends)}
+    counts = {
+        prefix: sum(prefix + name in flat for name in names) for prefix in sorted(online or ends)
+    }
     best = [prefix for prefix, count in counts.items() if count == max(counts.values())]
     if len(best) > 1:
-        raise ValueError(f"{path} holds {len(best)} such backbones, under {' and '.join(best)}: save the one you want")
-    return {key.removeprefix(best[0]): value for key, value in flat.items() if key.startswith(best[0])}
+        raise ValueError(
+            f"{path} holds {len(best)} such backbones, under {' and '.join(best)}: save the one you want"
+        )
+    return {
+        key.removeprefix(best[0]): value for key, value in flat.items() if key.startswith(best[0])
+    }
 
 
 def _flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Tensor]:
@@ -217,9 +259,13 @@ def _torchvision(name: str) -> Mapping[str, Tensor]:
     try:
         entry = models.get_model_weights(name)["IMAGENET1K_V1"]
     except (ValueError, KeyError):
-        raise ValueError(f"torchvision has no ImageNet weights for {name}: give a path, or another backbone") from None
+        raise ValueError(
+            f"torchvision has no ImageNet weights for {name}: give a path, or another backbone"
+        ) from None
     try:
-        with redirect_stdout(sys.stderr):  # torch.hub says there what it fetches; a command's own is the result alone
+        with redirect_stdout(
+            sys.stderr
+        ):  # torch.hub says there what it fetches; a command's own is the result alone
             state: Mapping[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as error:
         place = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name

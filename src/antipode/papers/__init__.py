@@ -53,7 +53,11 @@ def arguments(method: str) -> dict[str, inspect.Parameter]:
     if method not in PRESETS:
         raise ValueError(f"there is no method {method!r}{_nearest(method, PRESETS)}")
     signature = inspect.signature(PRESETS[method], eval_str=True)
-    return {name: p for name, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {
+        name: p
+        for name, p in signature.parameters.items()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+    }
 
 
 def build(
@@ -69,7 +73,7 @@ def build(
 
     `seed` is for what a learner draws while it trains (kicks, subsets, shuffles); weights start from torch's own.
 
-    for batch in batches:                                     # antipode.types.Batch(views, owner)
+    for batch in batches:                                     # antipode.types.Batch(views, image_ids)
         learner.before_step(progress)                         # in [0,1]
         out = learner(batch)
         out.loss.backward()
@@ -80,9 +84,16 @@ def build(
     for name in choices:
         if name not in known:
             raise ValueError(f"method {method} has no argument {name!r}{_nearest(name, known)}")
-    choices = {name: fitted(f"{method}'s {name}", value, known[name].annotation) for name, value in choices.items()}
-    learner = PRESETS[method](make_backbone(backbone, stem=stem, channels=channels), **choices).reseed(seed)
-    return learner.train()  # a backbone that was in eval mode would keep its running statistics, and the twin too
+    choices = {
+        name: fitted(f"{method}'s {name}", value, known[name].annotation)
+        for name, value in choices.items()
+    }
+    learner = PRESETS[method](
+        make_backbone(backbone, stem=stem, channels=channels), **choices
+    ).reseed(seed)
+    return (
+        learner.train()
+    )  # a backbone that was in eval mode would keep its running statistics, and the twin too
 
 
 def _nearest(name: str, known: Any) -> str:

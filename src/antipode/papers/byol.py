@@ -9,7 +9,9 @@ from antipode.nets.heads import mlp
 from antipode.nets.norm import convert
 
 
-def byol(backbone: nn.Module, *, momentum: float = 0.99, dim: int = 256, hidden: int = 4096) -> Learner:
+def byol(
+    backbone: nn.Module, *, momentum: float = 0.99, dim: int = 256, hidden: int = 4096
+) -> Learner:
     """BYOL (Grill et al., NeurIPS 2020, arXiv 2006.07733): loss = sum over both directions of 2 - 2 cos(p, target).
 
     Projector and predictor: linear, BN, ReLU, linear without bias. Batch norm over the whole batch, per view. The

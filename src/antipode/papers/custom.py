@@ -7,7 +7,16 @@ from torch import nn
 
 from antipode.core import regularise
 from antipode.core.learner import Encoder, Learner
-from antipode.core.loss import Coupling, Gaussian, Margin, average, coupled, decoupled, no_margin, weighted
+from antipode.core.loss import (
+    Coupling,
+    Gaussian,
+    Margin,
+    average,
+    coupled,
+    decoupled,
+    no_margin,
+    weighted,
+)
 from antipode.core.loss import eqco as eqco_margin
 from antipode.core.negatives import Bank, InBatch, Negatives, Queue
 from antipode.core.objective import Adversarial, Align, Contrast, Objective
@@ -29,7 +38,11 @@ PAIRINGS: dict[str, Callable[[int], Pairing]] = {
 }
 
 
-REGULARISERS = {"singular_value": regularise.gram, "brownian": regularise.brownian, "uniform": regularise.uniform}
+REGULARISERS = {
+    "singular_value": regularise.gram,
+    "brownian": regularise.brownian,
+    "uniform": regularise.uniform,
+}
 
 
 def custom(
@@ -89,7 +102,9 @@ def custom(
         regularisers=weighed({name: (given[name], term) for name, term in REGULARISERS.items()}),
         scale=scale,
         joint=joint,
-        options={"bank": bank_options(bank_lr, bank_momentum, bank_decay)} if "bank" in negatives.split("+") else None,
+        options={"bank": bank_options(bank_lr, bank_momentum, bank_decay)}
+        if "bank" in negatives.split("+")
+        else None,
     )
 
 
@@ -109,9 +124,13 @@ def _objective(given: dict[str, Any]) -> Objective:
     if given["coupling"] == "weighted":
         couplings["weighted"] = weighted(tau / (0.5 if given["sigma"] is None else given["sigma"]))
     margin: Margin = no_margin if given["alpha"] is None else eqco_margin(given["alpha"])
-    positives = average if given["strength"] is None else Gaussian(given["strength"], given["ramp"] or 0)
+    positives = (
+        average if given["strength"] is None else Gaussian(given["strength"], given["ramp"] or 0)
+    )
     parts = _negatives(given)
-    contrast = Contrast(*parts, tau=tau, positives=positives, coupling=couplings[given["coupling"]], margin=margin)
+    contrast = Contrast(
+        *parts, tau=tau, positives=positives, coupling=couplings[given["coupling"]], margin=margin
+    )
     if not any(isinstance(part, Bank) for part in parts):
         return contrast
     return Adversarial(contrast, tau=0.02 if given["tau_bank"] is None else given["tau_bank"])
@@ -123,26 +142,41 @@ def _negatives(given: dict[str, Any]) -> list[Negatives]:
         "in-batch": lambda: InBatch("all", subset),
         "in-batch-keys": lambda: InBatch("pair", subset),
         "queue": lambda: Queue(65536 if given["queue"] is None else given["queue"], dim),
-        "bank": lambda: Bank(65536 if given["bank"] is None else given["bank"], dim, given["fill"] is not False),
+        "bank": lambda: Bank(
+            65536 if given["bank"] is None else given["bank"], dim, given["fill"] is not False
+        ),
     }
     names = given["negatives"].split("+")
     if len(set(names)) < len(names):
-        raise ValueError(f"negatives={given['negatives']!r} names one kind twice, and each of them would count double")
+        raise ValueError(
+            f"negatives={given['negatives']!r} names one kind twice, and each of them would count double"
+        )
     for name in names:
         if name not in kinds:
-            raise ValueError(f"negatives are {', '.join(kinds)}, joined by '+', or none, not {name!r}")
+            raise ValueError(
+                f"negatives are {', '.join(kinds)}, joined by '+', or none, not {name!r}"
+            )
     return [kinds[name]() for name in names]
 
 
 def _refuse_unread(given: dict[str, Any]) -> None:
     """One sentence for every argument that the other choices would leave without effect."""
-    names, many = given["negatives"].split("+"), given["pairing"] in ("crops", "many-keys", "each-key", "halves")
+    names, many = (
+        given["negatives"].split("+"),
+        given["pairing"] in ("crops", "many-keys", "each-key", "halves"),
+    )
     if given["pairing"] not in PAIRINGS or given["twin"] not in ("shared", "stop-gradient", "ema"):
-        raise ValueError(f"pairing is one of {', '.join(PAIRINGS)} and twin one of shared, stop-gradient, ema")
+        raise ValueError(
+            f"pairing is one of {', '.join(PAIRINGS)} and twin one of shared, stop-gradient, ema"
+        )
     if given["momentum_schedule"] not in (None, "constant", "cosine"):
-        raise ValueError(f"momentum_schedule is constant or cosine, not {given['momentum_schedule']!r}")
+        raise ValueError(
+            f"momentum_schedule is constant or cosine, not {given['momentum_schedule']!r}"
+        )
     if given["coupling"] not in ("coupled", "decoupled", "weighted"):
-        raise ValueError(f"coupling is one of coupled, decoupled, weighted, not {given['coupling']!r}")
+        raise ValueError(
+            f"coupling is one of coupled, decoupled, weighted, not {given['coupling']!r}"
+        )
     if given["views"] != 2 and not many:
         raise ValueError(f"pairing {given['pairing']} has two views, not {given['views']}")
     contrast = given["negatives"] != "none"
@@ -151,7 +185,9 @@ def _refuse_unread(given: dict[str, Any]) -> None:
         "momentum_schedule": given["twin"] == "ema",
         "queue": "queue" in names,
         "bank": "bank" in names,
-        **dict.fromkeys(("tau_bank", "fill", "bank_lr", "bank_momentum", "bank_decay"), "bank" in names),
+        **dict.fromkeys(
+            ("tau_bank", "fill", "bank_lr", "bank_momentum", "bank_decay"), "bank" in names
+        ),
         "subset": "in-batch" in names or "in-batch-keys" in names,
         "tau": contrast,
         "strength": contrast and given["pairing"] == "many-keys",
@@ -161,6 +197,8 @@ def _refuse_unread(given: dict[str, Any]) -> None:
     }
     for name, read in needs.items():
         if given[name] is not None and not read:
-            raise ValueError(f"{name}={given[name]} would have no effect with the other choices made")
+            raise ValueError(
+                f"{name}={given[name]} would have no effect with the other choices made"
+            )
     if not contrast and given["coupling"] != "coupled":
         raise ValueError(f"coupling {given['coupling']!r} needs negatives")

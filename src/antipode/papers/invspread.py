@@ -33,7 +33,7 @@ class Spread(nn.Module):
     def at(self, progress: float) -> None:
         """Nothing changes with time."""
 
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Nothing to keep."""
         return False
 

@@ -18,7 +18,16 @@ def mocov1(
     One linear layer as head; shuffle-BN over the 8 groups that the authors' 8 GPUs gave. Keys come from a slow copy of
     the encoder and enter the queue after the step. Deviation: none known; any batch fits any queue.
     """
-    return on_base(backbone, "mocov1", tau=tau, dim=dim, hidden=None, queue=queue, momentum=momentum, groups=groups)
+    return on_base(
+        backbone,
+        "mocov1",
+        tau=tau,
+        dim=dim,
+        hidden=None,
+        queue=queue,
+        momentum=momentum,
+        groups=groups,
+    )
 
 
 def mocov2(
@@ -36,4 +45,13 @@ def mocov2(
     loss = softplus(r - a), r over a queue of earlier keys. The head has no batch norm; its hidden size is the feature
     width. Deviation: none known.
     """
-    return on_base(backbone, "mocov2", tau=tau, dim=dim, hidden=hidden, queue=queue, momentum=momentum, groups=groups)
+    return on_base(
+        backbone,
+        "mocov2",
+        tau=tau,
+        dim=dim,
+        hidden=hidden,
+        queue=queue,
+        momentum=momentum,
+        groups=groups,
+    )

@@ -37,28 +37,40 @@ class Memory(nn.Module):
         # the authors' start is uniform in a cube, about as long as a unit vector (NCEAverage.py); here of length one
         self.register_buffer("vectors", unit(torch.rand(images, dim) * 2 - 1))
 
-    def recall(self, owner: Tensor) -> Tensor:
+    def recall(self, image_ids: Tensor) -> Tensor:
         """What is known (...,D) of images (...)."""
-        if owner.device.type == "cpu" and not torch.compiler.is_compiling() and owner.numel():
-            low, high = int(owner.min()), int(owner.max())
+        if (
+            image_ids.device.type == "cpu"
+            and not torch.compiler.is_compiling()
+            and image_ids.numel()
+        ):
+            low, high = int(image_ids.min()), int(image_ids.max())
             if low < 0 or high >= len(self.vectors):
-                raise ValueError(f"image ids {low} to {high} do not fit a memory of {len(self.vectors)} images")
-        return self.vectors[owner]
+                raise ValueError(
+                    f"image ids {low} to {high} do not fit a memory of {len(self.vectors)} images"
+                )
+        return self.vectors[image_ids]
 
     def forward(self, pair: Pair, live: bool = False) -> Tensor:
         """Scores (N,images), the own image at -inf."""
-        own = pair.owner[:, None] == torch.arange(len(self.vectors), device=pair.owner.device)
+        own = pair.image_ids[:, None] == torch.arange(
+            len(self.vectors), device=pair.image_ids.device
+        )
         return product(pair.query, self.vectors.to(pair.query.dtype)).masked_fill(own, -torch.inf)
 
     @torch.no_grad()
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Move the entries of images (N,) towards their new embeddings (N,D), on every rank."""
-        keys, owner = dist.gather(keys).to(self.vectors.dtype), dist.gather(owner)
-        places = torch.arange(len(owner), device=owner.device)
+        keys, image_ids = dist.gather(keys).to(self.vectors.dtype), dist.gather(image_ids)
+        places = torch.arange(len(image_ids), device=image_ids.device)
         # writes to one entry are in no order on a GPU, and ranks would drift apart: all of an image write the same
-        last = owner.new_zeros(len(self.vectors)).scatter_reduce_(0, owner, places, "amax")[owner]
-        moved = unit(self.momentum * self.vectors[owner] + (1 - self.momentum) * keys[last])
-        self.vectors[owner] = moved.to(self.vectors.dtype)  # a length is taken in float32 at least
+        last = image_ids.new_zeros(len(self.vectors)).scatter_reduce_(0, image_ids, places, "amax")[
+            image_ids
+        ]
+        moved = unit(self.momentum * self.vectors[image_ids] + (1 - self.momentum) * keys[last])
+        self.vectors[image_ids] = moved.to(
+            self.vectors.dtype
+        )  # a length is taken in float32 at least
         return False
 
 
@@ -69,13 +81,17 @@ class Recall(nn.Module):
 
     def __init__(self, memory: Memory) -> None:
         super().__init__()
-        self.__dict__["memory"] = memory  # the objective's own: registered twice it would be saved twice
+        self.__dict__["memory"] = (
+            memory  # the objective's own: registered twice it would be saved twice
+        )
 
     memory: Memory
 
-    def forward(self, images: list[Tensor], z: list[Tensor], owner: Tensor, noise: Tensor) -> list[Tensor]:
+    def forward(
+        self, images: list[Tensor], z: list[Tensor], image_ids: Tensor, noise: Tensor
+    ) -> list[Tensor]:
         """Keys (N,D) for the one view."""
-        return [self.memory.recall(owner)]
+        return [self.memory.recall(image_ids)]
 
     def at(self, progress: float) -> None:
         """Nothing changes with time."""
@@ -97,43 +113,51 @@ class NoiseContrast(nn.Module):
     def __init__(self, memory: Memory, count: int, tau: float) -> None:
         super().__init__()
         if count < 1 or not tau > 0:
-            raise ValueError(f"noise-contrastive estimation needs a draw and a positive tau, got {count} and {tau}")
+            raise ValueError(
+                f"noise-contrastive estimation needs a draw and a positive tau, got {count} and {tau}"
+            )
         self.memory, self.count, self.tau = memory, count, tau
         self.register_buffer("log_z", torch.tensor(torch.nan))
         self.known = False
         self.register_load_state_dict_post_hook(_is_known)  # type: ignore[no-untyped-call]
 
-    def scores(self, query: Tensor, owner: Tensor, noise: Tensor) -> Tensor:
+    def scores(self, query: Tensor, image_ids: Tensor, noise: Tensor) -> Tensor:
         """Scores / tau (N,1+count): the own image first, then the draws."""
-        drawn = rng.integers(rng.fold(noise, owner), self.count, len(self.memory.vectors))
-        entries = self.memory.recall(torch.cat([owner[:, None], drawn], 1)).to(query.dtype)
+        drawn = rng.integers(rng.fold(noise, image_ids), self.count, len(self.memory.vectors))
+        entries = self.memory.recall(torch.cat([image_ids[:, None], drawn], 1)).to(query.dtype)
         return (query[:, None] * entries).sum(-1) / self.tau
 
     def forward(self, pair: Pair) -> tuple[Tensor, Metrics]:
         """Mean over the queries."""
-        scores = self.scores(pair.query, pair.owner, pair.noise)
+        scores = self.scores(pair.query, pair.image_ids, pair.noise)
         log_z = self.log_z if self.known else self._estimate(scores)
         ratio = scores - log_z - math.log(self.count / len(self.memory.vectors))  # log P / (m/n)
         loss = (-F.logsigmoid(ratio[:, 0]) - F.logsigmoid(-ratio[:, 1:]).sum(1)).mean()
         seen = scores.detach() * self.tau
-        return loss, {"contrast": loss.detach(), "positive": seen[:, 0].mean(), "negative": seen[:, 1:].mean()}
+        return loss, {
+            "contrast": loss.detach(),
+            "positive": seen[:, 0].mean(),
+            "negative": seen[:, 1:].mean(),
+        }
 
     @torch.no_grad()
     def _estimate(self, scores: Tensor) -> Tensor:
         """log Z = log(n mean exp), over all ranks."""
-        mean = torch.logsumexp(dist.gather(scores.flatten()), 0) - math.log(scores.numel() * dist.world())
+        mean = torch.logsumexp(dist.gather(scores.flatten()), 0) - math.log(
+            scores.numel() * dist.world()
+        )
         return mean + math.log(len(self.memory.vectors))
 
     def at(self, progress: float) -> None:
         """Nothing changes with time."""
 
     @torch.no_grad()
-    def push(self, keys: Tensor, owner: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Fix Z by the first batch, then move the memory."""
         if not self.known:
-            self.log_z.copy_(self._estimate(self.scores(keys, owner, noise)))
+            self.log_z.copy_(self._estimate(self.scores(keys, image_ids, noise)))
             self.known = True
-        return self.memory.push(keys, owner, noise)
+        return self.memory.push(keys, image_ids, noise)
 
 
 def _is_known(objective: nn.Module, _: object) -> None:

@@ -4,7 +4,9 @@ from antipode.core.learner import Learner
 from antipode.papers.frames import on_base
 
 
-def simclr(backbone: nn.Module, *, tau: float = 0.1, dim: int = 128, hidden: int | None = None) -> Learner:
+def simclr(
+    backbone: nn.Module, *, tau: float = 0.1, dim: int = 128, hidden: int | None = None
+) -> Learner:
     """SimCLR (Chen et al., ICML 2020, arXiv 2002.05709): loss = softplus(r - a), r over the 2N-2 views of other images.
 
     Head of version 1: hidden size = feature width, BN on both layers, no bias. tau .1 is ImageNet's, .5 CIFAR-10's.

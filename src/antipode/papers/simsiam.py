@@ -9,7 +9,9 @@ from antipode.nets.heads import mlp
 from antipode.nets.norm import convert
 
 
-def simsiam(backbone: nn.Module, *, dim: int = 2048, hidden: int | None = None, bottleneck: int = 512) -> Learner:
+def simsiam(
+    backbone: nn.Module, *, dim: int = 2048, hidden: int | None = None, bottleneck: int = 512
+) -> Learner:
     """SimSiam (Chen & He, CVPR 2021, arXiv 2011.10566): loss = mean over both directions of -cos(p, stop-gradient(z)).
 
     Projector of three linear layers with BN, the last BN without scale and shift; predictor dim-512-dim. Batch norm
@@ -20,7 +22,9 @@ def simsiam(backbone: nn.Module, *, dim: int = 2048, hidden: int | None = None, 
     size = width(backbone)
     inner = size if hidden is None else hidden
     sizes = [size, inner, inner, dim]
-    projector = mlp(sizes, norm="batch", last_norm=True, last_affine=False, hidden_bias=False, last_bias=False)
+    projector = mlp(
+        sizes, norm="batch", last_norm=True, last_affine=False, hidden_bias=False, last_bias=False
+    )
     return Learner(
         online=convert(Encoder(backbone, projector), groups=1),
         twin=Shared(stop=True),

@@ -15,7 +15,10 @@ from antipode.recipe.schema import GROUPS, Group
 if TYPE_CHECKING:
     from antipode.core.learner import Learner
 
-OWN = ("timm:", "python:")  # networks with a stem of their own: timm's, and modules handed over in Python
+OWN = (
+    "timm:",
+    "python:",
+)  # networks with a stem of their own: timm's, and modules handed over in Python
 
 
 def sketch(method: str, arguments: Mapping[str, Any]) -> "Learner":
@@ -41,14 +44,19 @@ def policy_arguments(policy: str) -> dict[str, inspect.Parameter]:
 def follow(values: Layer, user: Layer, asked: Layer) -> Layer:
     """All values, with those that follow from others; `user` were given, `asked` are the latest of them."""
     arguments = {
-        key[7:]: value for key, (value, _) in values.items() if key.startswith("method.") and key[7:] != "name"
+        key[7:]: value
+        for key, (value, _) in values.items()
+        if key.startswith("method.") and key[7:] != "name"
     }
     learner = sketch(values["method.name"][0], arguments)
     groups = list(learner.groups())
     values = _views(_stem(values, user), user, learner.views)
     _refuse_groups(values, user, groups)
     if "predictor" in groups:
-        copies = {f"optim.predictor.{key}": (values[f"optim.network.{key}"][0], NETWORK) for key in Group.model_fields}
+        copies = {
+            f"optim.predictor.{key}": (values[f"optim.network.{key}"][0], NETWORK)
+            for key in Group.model_fields
+        }
         values = copies | values
     if "bank" in groups:
         values = _bank(values, user, asked)
@@ -64,7 +72,9 @@ def _stem(values: Layer, user: Layer) -> Layer:
     if not name.startswith(OWN) or values["backbone.stem"][0] is None:
         return values
     if "backbone.stem" in user:
-        raise ValueError(f"backbone.stem={values['backbone.stem'][0]} is for our ResNets; {name} has its own")
+        raise ValueError(
+            f"backbone.stem={values['backbone.stem'][0]} is for our ResNets; {name} has its own"
+        )
     return values | {"backbone.stem": (None, OWN_STEM)}
 
 
@@ -83,7 +93,9 @@ def _refuse_groups(values: Layer, user: Layer, groups: list[str]) -> None:
         name = rest.partition(".")[0]
         if section == "optim" and name not in groups:
             method = values["method.name"][0]
-            raise ValueError(f"{key} would have no effect: method {method} trains {' and '.join(groups)}, no {name}")
+            raise ValueError(
+                f"{key} would have no effect: method {method} trains {' and '.join(groups)}, no {name}"
+            )
 
 
 def _bank(values: Layer, user: Layer, asked: Layer) -> Layer:
@@ -93,7 +105,9 @@ def _bank(values: Layer, user: Layer, asked: Layer) -> Layer:
         latest = asked if ours in asked or theirs in asked else user
         if ours in latest and theirs in latest:
             if values[ours][0] != values[theirs][0]:
-                raise ValueError(f"{ours}={values[ours][0]} and {theirs}={values[theirs][0]} are one number: give one")
+                raise ValueError(
+                    f"{ours}={values[ours][0]} and {theirs}={values[theirs][0]} are one number: give one"
+                )
             continue
         first, second = (ours, theirs) if ours in latest else (theirs, ours)
         value = values[first] if values[first][0] is not None else (own, "AdCo (AdCo: README)")
@@ -110,6 +124,10 @@ def _idle(values: Layer, user: Layer, group: str) -> Layer:
         ("variant", "name", "lars", "after"),
     ):
         name = f"{group}.{key}"
-        if values[f"{group}.{kind}"][0] != belongs and name not in user and values[name][0] not in (nothing, []):
+        if (
+            values[f"{group}.{kind}"][0] != belongs
+            and name not in user
+            and values[name][0] not in (nothing, [])
+        ):
             layer[name] = (nothing, "default")
     return layer

@@ -1,7 +1,7 @@
 """The numbers of every recipe, each with its source: layers for data sets and methods, and a few pairs of their own."""
 
 from antipode.recipe.datasets import LISTED, known
-from antipode.recipe.layer import Case, Layer, stack
+from antipode.recipe.layer import Layer, RecipeContext, stack
 from antipode.recipe.pairs import LENGTHS, PAIRS, VARIANTS, multi_crop
 from antipode.recipe.papers import BANK, PAPERS
 from antipode.recipe.small import few_images, small
@@ -18,7 +18,7 @@ def length(data: str, method: str) -> Layer:
     return stack(known(data).layer, LENGTHS.get((data, method), {}))
 
 
-def layers(case: Case, variant: str | None = None) -> Layer:
+def layers(case: RecipeContext, variant: str | None = None) -> Layer:
     """Every value that a data set, a method and the variant of their recipe decide."""
     place, pair = known(case.data), PAIRS.get((case.data, case.method))
     return stack(

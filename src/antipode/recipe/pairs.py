@@ -3,15 +3,25 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from antipode.recipe.layer import VIEWS, Case, Layer, method, optimiser, policy, said, stack, warm_up
+from antipode.recipe.layer import (
+    VIEWS,
+    Layer,
+    RecipeContext,
+    method,
+    optimiser,
+    policy,
+    stack,
+    warm_up,
+    with_source,
+)
 from antipode.recipe.papers import BYOL, DCL, INVSPREAD, MSBREG, SIMCLR, SIMSIAM, dcl, msbreg_rate
 
 
 def _run(source: str, **values: int) -> Layer:
-    return said(source, {f"train.{key}": value for key, value in values.items()})
+    return with_source(source, {f"train.{key}": value for key, value in values.items()})
 
 
-R50 = said(DCL, {"backbone.name": "resnet50"})
+R50 = with_source(DCL, {"backbone.name": "resnet50"})
 
 # known before all else, since other numbers depend on the epochs
 LENGTHS: dict[tuple[str, str], Layer] = {
@@ -33,7 +43,7 @@ LENGTHS: dict[tuple[str, str], Layer] = {
 }
 
 
-def _jcl100(case: Case) -> Layer:
+def _jcl100(case: RecipeContext) -> Layer:
     """.1 at 128, that is .2 at 256; five keys and lambda 4."""
     layer = optimiser("JCL supplement 4: .1 at 128", "sgd", 0.2, weight_decay=1e-4, per="epoch")
     layer |= method("JCL supplement, table 1", keys=5)
@@ -41,30 +51,40 @@ def _jcl100(case: Case) -> Layer:
     return layer | (method("JCL supplement, table 1", strength=4.0) if gaussian else {})
 
 
-def _eqco(case: Case) -> Layer:
+def _eqco(case: RecipeContext) -> Layer:
     """On SimCLR the paper's reference has as many negatives as images, 256, of the 510 that a batch of them has."""
     return method("EqCo 2.3: N = K = 256", negatives=256) if case.base == "simclr" else {}
 
 
-def _msbreg100(case: Case) -> Layer:
+def _msbreg100(case: RecipeContext) -> Layer:
     """ImageNet-100: base .4."""
     return stack(msbreg_rate(case, 0.4), _byol_heads(case))
 
 
-def _msbreg_stl(case: Case) -> Layer:
+def _msbreg_stl(case: RecipeContext) -> Layer:
     """STL-10: base .5; lambda_b .05 with batch norm (table 4), lambda_s unknown, so ImageNet-100's."""
     layer = msbreg_rate(case, 0.5)
-    views = policy("MSBReg supplement, table 1", "msbreg") if case.method == "msbreg" else policy(BYOL, "byol")
-    brownian = method("MSBReg supplement, table 4", brownian=0.05) if case.method == "msbreg" else {}
+    views = (
+        policy("MSBReg supplement, table 1", "msbreg")
+        if case.method == "msbreg"
+        else policy(BYOL, "byol")
+    )
+    brownian = (
+        method("MSBReg supplement, table 4", brownian=0.05) if case.method == "msbreg" else {}
+    )
     return stack(layer, views, brownian, _byol_heads(case))
 
 
-def _byol_heads(case: Case) -> Layer:
+def _byol_heads(case: RecipeContext) -> Layer:
     """BYOL as MSBReg's baseline has MSBReg's heads."""
-    return method("MSBReg supplement 1.2, ResNet-18", hidden=512, dim=128) if case.method == "byol" else {}
+    return (
+        method("MSBReg supplement 1.2, ResNet-18", hidden=512, dim=128)
+        if case.method == "byol"
+        else {}
+    )
 
 
-PAIRS: dict[tuple[str, str], Callable[[Case], Layer]] = {
+PAIRS: dict[tuple[str, str], Callable[[RecipeContext], Layer]] = {
     ("imagenet100", "jcl"): _jcl100,
     ("imagenet", "eqco"): _eqco,
     ("imagenet100", "eqco"): _eqco,
@@ -76,7 +96,7 @@ PAIRS: dict[tuple[str, str], Callable[[Case], Layer]] = {
 }
 
 
-def multi_crop(case: Case) -> Layer:
+def multi_crop(case: RecipeContext) -> Layer:
     """The policies whose views are those of a method with crops."""
     crops = int(case.arguments.get("crops", 0) or 0)
     if not crops or case.method not in ("adco", "dcl", "dclw"):
@@ -89,10 +109,10 @@ class Variant(NamedTuple):
 
     data: str
     method: str
-    layer: Callable[[Case], Layer]
+    layer: Callable[[RecipeContext], Layer]
 
 
-def _small_paper(case: Case) -> Layer:
+def _small_paper(case: RecipeContext) -> Layer:
     """DCL's small-scale experiments: SGD .03 at 256, tau .07, CLD's views.
 
     The text is silent on decay, schedule, warm-up and head; CLD, whose protocol it follows, has 5e-4, a cosine, 5
@@ -101,7 +121,7 @@ def _small_paper(case: Case) -> Layer:
     cld = "CLD, DCL's small-scale protocol (cld)"
     return stack(
         optimiser(DCL, "sgd", 0.03, rule="linear"),
-        said(
+        with_source(
             cld,
             {
                 "optim.network.momentum": 0.9,
@@ -113,7 +133,10 @@ def _small_paper(case: Case) -> Layer:
         warm_up(case, cld, 5),
         policy(cld, "cld"),
         method(DCL, tau=0.07),
-        method("DCL's small-scale head is unknown; CLD's is one linear layer, this is SimCLR's", hidden=None),
+        method(
+            "DCL's small-scale head is unknown; CLD's is one linear layer, this is SimCLR's",
+            hidden=None,
+        ),
     )
 
 

@@ -67,14 +67,20 @@ def of_file(path: Path) -> Layer:
     folder = path if path.is_dir() else None
     path = path / "recipe.json" if folder else path
     if not path.is_file():
-        images = f"; if {folder} holds images, write --data folder:{folder} --method dcl" if folder else ""
+        images = (
+            f"; if {folder} holds images, write --data folder:{folder} --method dcl"
+            if folder
+            else ""
+        )
         raise ValueError(f"there is no recipe file {path}{images}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no recipe: a recipe is an object of sections, not a {type(content).__name__}")
+        raise ValueError(
+            f"{path} holds no recipe: a recipe is an object of sections, not a {type(content).__name__}"
+        )
     return of_content(content, path.name)
 
 
@@ -124,7 +130,11 @@ def check_key(key: str, known: Mapping[str, Any], owner: str) -> None:
     if not rest:
         keys = ", ".join(f"{section}.{name}" for name in inside)
         raise ValueError(f"{key!r} is a section, whose keys are {keys}")
-    what = f"{owner} has no argument" if section in ("method", "views") else f"section {section} has no key"
+    what = (
+        f"{owner} has no argument"
+        if section in ("method", "views")
+        else f"section {section} has no key"
+    )
     raise ValueError(f"{what} {rest!r}{nearest(rest, inside)}")
 
 
@@ -139,12 +149,17 @@ def convert(key: str, value: Any, kind: Any) -> Any:
         if isinstance(candidate, bool) and not _takes(kind, bool):
             continue  # pydantic would take true for 1
         try:
-            return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_python(candidate)
+            return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_python(
+                candidate
+            )
         except ValidationError:
             continue
     choices = [choice for choice in _choices(kind) if isinstance(choice, str)]
     near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
-    raise ValueError(f"{key} is {allowed(kind)}, not {value!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+    raise ValueError(
+        f"{key} is {allowed(kind)}, not {value!r}"
+        + (f": did you mean {near[0]!r}?" if near else "")
+    )
 
 
 def _candidates(value: Any) -> list[Any]:
@@ -164,7 +179,11 @@ def allowed(kind: Any) -> str:
     """What an annotation takes, in words."""
     if get_origin(kind) is Annotated:
         inner, *notes = get_args(kind)
-        bounds = [limit for note in notes for limit in (note.metadata if isinstance(note, FieldInfo) else [note])]
+        bounds = [
+            limit
+            for note in notes
+            for limit in (note.metadata if isinstance(note, FieldInfo) else [note])
+        ]
         texts = [
             f"{word} {getattr(limit, name):g}"
             for limit in bounds
@@ -181,7 +200,13 @@ def allowed(kind: Any) -> str:
         if parts[-1] is Ellipsis:
             return f"a list, each {allowed(parts[0])}"
         return f"a list of {len(parts)}, each {allowed(parts[0])}"
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", types.NoneType: "none"}
+    words = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a text",
+        types.NoneType: "none",
+    }
     return words.get(kind, str(kind))
 
 
@@ -192,4 +217,6 @@ def _choices(kind: Any) -> list[Any]:
 
 
 def _takes(kind: Any, what: type) -> bool:
-    return kind is what or any(_takes(part, what) for part in get_args(kind) if get_origin(kind) is not Literal)
+    return kind is what or any(
+        _takes(part, what) for part in get_args(kind) if get_origin(kind) is not Literal
+    )

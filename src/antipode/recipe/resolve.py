@@ -12,15 +12,35 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from antipode.files import whole
+from antipode.files import atomic_write
 from antipode.recipe import package as recipes
 from antipode.recipe.datasets import DATASETS, known
 from antipode.recipe.derived import OWN, follow, policy_arguments, sketch
-from antipode.recipe.layer import FOLLOWING, Case, Layer, said
+from antipode.recipe.layer import FOLLOWING, Layer, RecipeContext, with_source
 from antipode.recipe.pairs import VARIANTS
 from antipode.recipe.papers import PAPERS
-from antipode.recipe.parsing import check_key, convert, flatten, nearest, nest, of_content, of_file, settings
-from antipode.recipe.schema import SECTIONS, Backbone, Data, Group, Method, Monitor, Section, Train, Views, fields
+from antipode.recipe.parsing import (
+    check_key,
+    convert,
+    flatten,
+    nearest,
+    nest,
+    of_content,
+    of_file,
+    settings,
+)
+from antipode.recipe.schema import (
+    SECTIONS,
+    Backbone,
+    Data,
+    Group,
+    Method,
+    Monitor,
+    Section,
+    Train,
+    Views,
+    fields,
+)
 from antipode.schedule import scaled
 
 FLAGS = {  # the command line's names for keys
@@ -35,7 +55,14 @@ FLAGS = {  # the command line's names for keys
 }
 # what may change when a run goes on: none of it decides a weight
 HARMLESS = (
-    *("data.root", "data.download", "data.workers", "train.checkpoint_every", "train.keep", "train.on_collapse"),
+    *(
+        "data.root",
+        "data.download",
+        "data.workers",
+        "train.checkpoint_every",
+        "train.keep",
+        "train.on_collapse",
+    ),
     "train.device",
     *(f"monitor.{name}" for name in Monitor.model_fields),
 )
@@ -67,7 +94,7 @@ class Recipe(Section):
     def write(self, path: str | Path) -> None:
         """As JSON, with the sources."""
         content = nest(self.leaves()) | {"sources": self.sources}
-        with whole(Path(path)) as file:
+        with atomic_write(Path(path)) as file:
             file.write((json.dumps(content, indent=2) + "\n").encode())
 
     @staticmethod
@@ -75,7 +102,11 @@ class Recipe(Section):
         """From the JSON that `write` wrote: every value as it stands there; what came later has its default."""
         found, there = resolve(Path(path)), of_file(Path(path))
         later = ("default", "preset ")
-        absent = [key for key in found.leaves() if key not in there and not found.sources[key].startswith(later)]
+        absent = [
+            key
+            for key in found.leaves()
+            if key not in there and not found.sources[key].startswith(later)
+        ]
         if absent:
             raise ValueError(f"{path} is no whole recipe: {absent[0]} is missing")
         return found
@@ -109,16 +140,23 @@ def resolve(
     a data set that is not ours, for the sizes that follow from it. Wrong input is a ValueError of one sentence.
     """
     user = _user(recipe, {"method.name": method, "data.name": data, **(flags or {})}, overrides)
-    start = said("default", {"method.name": "dcl", "data.name": "shapes"}) | user.values
+    start = with_source("default", {"method.name": "dcl", "data.name": "shapes"}) | user.values
     case = _case(start, user, images)
     package = recipes.layers(case, user.variant)
     if "views.policy" in user.values:  # the arguments of another policy are not its own
-        package = {key: value for key, value in package.items() if not key.startswith("views.") or key == "views.size"}
+        package = {
+            key: value
+            for key, value in package.items()
+            if not key.startswith("views.") or key == "views.size"
+        }
     values = package | start
     kinds, defaults = _schema(values)
     for key in user.values:
         check_key(key, kinds, _owner(key, values))
-    whole = {key: (convert(key, value, kinds[key]), by) for key, (value, by) in (defaults | values).items()}
+    whole = {
+        key: (convert(key, value, kinds[key]), by)
+        for key, (value, by) in (defaults | values).items()
+    }
     whole = follow(whole, user.values, user.asked)
     found = _assemble({key: whole[key] for key in kinds if key in whole})
     _check(found)
@@ -130,7 +168,10 @@ def rescaled(recipe: Recipe) -> str | None:
     if not recipe.sources.get("train.batch", "").startswith("--"):
         return None
     batch, views = recipe.train.batch, views_needed(recipe.method.name, recipe.method.arguments)
-    rates = [f"{name} {scaled(one.lr, one.rule, batch, views):.4g} ({one.rule})" for name, one in recipe.optim.items()]
+    rates = [
+        f"{name} {scaled(one.lr, one.rule, batch, views):.4g} ({one.rule})"
+        for name, one in recipe.optim.items()
+    ]
     return f"a batch of {batch}: rates {', '.join(rates)}"
 
 
@@ -153,7 +194,9 @@ def difference(a: Recipe, b: Recipe, *, ignore: Collection[str] = HARMLESS) -> l
     """What changed from one recipe to another, as lines `key: old -> new`; by default what decides a weight."""
     old, new = a.leaves(), b.leaves()
     keys = [
-        key for key in old | new if key not in ignore and (key not in old or key not in new or old[key] != new[key])
+        key
+        for key in old | new
+        if key not in ignore and (key not in old or key not in new or old[key] != new[key])
     ]
     return [f"{key}: {_text(old, key)} -> {_text(new, key)}" for key in keys]
 
@@ -167,20 +210,30 @@ def _text(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else "nothing"
 
 
-def _user(recipe: Any, flags: Mapping[str, Any], overrides: Mapping[str, Any] | Sequence[str]) -> User:
+def _user(
+    recipe: Any, flags: Mapping[str, Any], overrides: Mapping[str, Any] | Sequence[str]
+) -> User:
     """The layers of a user, and the recipe's variant."""
-    given, asked = _given(recipe), said("--set", settings(overrides))
+    given, asked = _given(recipe), with_source("--set", settings(overrides))
     for key, value in flags.items():
         if value is not None and key in asked and str(asked[key][0]) != str(value):
-            raise ValueError(f"{key} is given twice, {value} by {FLAGS.get(key, key)} and {asked[key][0]} by --set")
+            raise ValueError(
+                f"{key} is given twice, {value} by {FLAGS.get(key, key)} and {asked[key][0]} by --set"
+            )
         if value is not None:
             asked[key] = value, FLAGS.get(key, "--set")
-    named = given.get("method.name", ("", ""))  # a recipe is the source of its method's name, in a file too
+    named = given.get(
+        "method.name", ("", "")
+    )  # a recipe is the source of its method's name, in a file too
     variant = named[1] if named[1] in VARIANTS else None
-    own = variant or any(key.split(".")[0] in ("method", "views", "optim") for key in given if key != "method.name")
+    own = variant or any(
+        key.split(".")[0] in ("method", "views", "optim") for key in given if key != "method.name"
+    )
     wanted = asked.get("method.name", named)[0]
     if own and named[0] and wanted != named[0]:
-        raise ValueError(f"this recipe is one for {named[0]}: its settings do not fit {wanted}, leave it out")
+        raise ValueError(
+            f"this recipe is one for {named[0]}: its settings do not fit {wanted}, leave it out"
+        )
     return User(_lasting(given, asked) if asked else given, asked, variant)
 
 
@@ -196,7 +249,10 @@ def _given(recipe: Any) -> Layer:
     if recipe is None:
         return {}
     if isinstance(recipe, Recipe):
-        return {key: (value, recipe.sources.get(key, "recipe")) for key, value in recipe.leaves().items()}
+        return {
+            key: (value, recipe.sources.get(key, "recipe"))
+            for key, value in recipe.leaves().items()
+        }
     if isinstance(recipe, Mapping):
         return of_content(recipe, "recipe")
     if isinstance(recipe, str):
@@ -204,13 +260,15 @@ def _given(recipe: Any) -> Layer:
         if recipe in VARIANTS:
             data, method, _ = VARIANTS[recipe]
         if data in DATASETS and method in PAPERS:
-            return said(recipe, {"method.name": method, "data.name": data})
+            return with_source(recipe, {"method.name": method, "data.name": data})
         if not dot and data in PAPERS:
-            return said(recipe, {"method.name": data})
+            return with_source(recipe, {"method.name": data})
         if not recipe or not (Path(recipe).exists() or "/" in recipe or recipe.endswith(".json")):
             near = difflib.get_close_matches(recipe, [*recipes.names(), *PAPERS], 1, 0.5)
             hint = f", did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"there is no recipe {recipe!r}{hint}: it is dataset.method, a method or a file")
+            raise ValueError(
+                f"there is no recipe {recipe!r}{hint}: it is dataset.method, a method or a file"
+            )
     if not isinstance(recipe, str | Path):
         raise ValueError(f"a recipe is a name, a file or a mapping, not {type(recipe).__name__}")
     return of_file(Path(recipe).expanduser())
@@ -223,12 +281,17 @@ def _stands_for(data: str) -> str:
         return data
     try:
         name = json.loads((Path(place).expanduser() / "meta.json").read_text())["name"]
-    except (OSError, ValueError, KeyError, TypeError):  # the loader says what is wrong with the folder
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ):  # the loader says what is wrong with the folder
         return data
     return name if name in DATASETS else data
 
 
-def _case(start: Layer, user: User, images: int | None) -> Case:
+def _case(start: Layer, user: User, images: int | None) -> RecipeContext:
     """What the layers depend on, checked."""
     from antipode.papers import arguments  # noqa: PLC0415  (torch)
 
@@ -243,7 +306,9 @@ def _case(start: Layer, user: User, images: int | None) -> Case:
             asked[key[7:]] = convert(key, value, takes[key])
     epochs = user.values.get("train.epochs") or recipes.length(data, method)["train.epochs"]
     length = convert("train.epochs", epochs[0], fields()["train.epochs"][0])
-    return Case(method, data, asked, length, known(data).images if images is None else images)
+    return RecipeContext(
+        method, data, asked, length, known(data).images if images is None else images
+    )
 
 
 def _schema(values: Layer) -> tuple[dict[str, Any], Layer]:
@@ -273,12 +338,18 @@ def _schema(values: Layer) -> tuple[dict[str, Any], Layer]:
 
 def _owner(key: str, values: Layer) -> str:
     """What the arguments of an open section belong to."""
-    return f"policy {values['views.policy'][0]}" if key.startswith("views.") else f"method {values['method.name'][0]}"
+    return (
+        f"policy {values['views.policy'][0]}"
+        if key.startswith("views.")
+        else f"method {values['method.name'][0]}"
+    )
 
 
 def _assemble(values: Layer) -> Recipe:
     content = nest({key: value for key, (value, _) in values.items()})
-    return Recipe.model_validate(content | {"sources": {key: source for key, (_, source) in values.items()}})
+    return Recipe.model_validate(
+        content | {"sources": {key: source for key, (_, source) in values.items()}}
+    )
 
 
 def _check_data(name: str) -> None:
@@ -298,7 +369,9 @@ def _check(recipe: Recipe) -> None:
     made = views(policy, size=recipe.views.size, **recipe.views.arguments).count
     needed = views_needed(method.name, method.arguments)
     if made != needed:
-        raise ValueError(f"method {method.name} takes {needed} views of each image, but policy {policy} makes {made}")
+        raise ValueError(
+            f"method {method.name} takes {needed} views of each image, but policy {policy} makes {made}"
+        )
     if recipe.train.batch % recipe.train.accumulate:
         raise ValueError(
             f"train.accumulate={recipe.train.accumulate} does not divide the batch of {recipe.train.batch}"

@@ -151,6 +151,10 @@ def fields() -> dict[str, tuple[Any, Any]]:
     for section, model in SECTIONS.items():
         for prefix in [f"optim.{group}" for group in GROUPS] if model is Group else [section]:
             for name, field in model.model_fields.items():
-                kind = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+                kind = (
+                    Annotated[field.annotation, *field.metadata]
+                    if field.metadata
+                    else field.annotation
+                )
                 found[f"{prefix}.{name}"] = kind, ... if field.is_required() else field.default
     return found

@@ -10,14 +10,22 @@ POINTS = 300
 
 def drawable(analysis: dict[str, Any]) -> dict[str, Any]:
     """{what: result} with all that cannot be drawn left out, and a note where something was."""
-    return {str(what): _result(result) for what, result in analysis.items() if isinstance(result, dict)}
+    return {
+        str(what): _result(result) for what, result in analysis.items() if isinstance(result, dict)
+    }
 
 
 def _result(result: dict[str, Any]) -> dict[str, Any]:
     notes = [str(note) for note in _list(result.get("notes"))]
     notes += [f"left out: {result['skipped']}"] if "skipped" in result else []
-    shapes: dict[str, Callable[[Any], dict[str, Any] | None]] = {"curves": _curve, "histograms": _histogram}
-    found: dict[str, Any] = {"values": _values(_dict(result.get("values"))), "settings": _dict(result.get("settings"))}
+    shapes: dict[str, Callable[[Any], dict[str, Any] | None]] = {
+        "curves": _curve,
+        "histograms": _histogram,
+    }
+    found: dict[str, Any] = {
+        "values": _values(_dict(result.get("values"))),
+        "settings": _dict(result.get("settings")),
+    }
     for kind, shape in shapes.items():
         drawn = {str(name): shape(content) for name, content in _dict(result.get(kind)).items()}
         found[kind] = {name: content for name, content in drawn.items() if content}
@@ -39,7 +47,12 @@ def _curve(curve: Any) -> dict[str, Any] | None:
         return None
     kept = thin([y for _, y in points], POINTS)
     x, y = ([short(points[at][axis]) for at in kept] for axis in (0, 1))
-    return {"x": x, "y": y, "xlabel": str(curve.get("xlabel", "")), "ylabel": str(curve.get("ylabel", ""))}
+    return {
+        "x": x,
+        "y": y,
+        "xlabel": str(curve.get("xlabel", "")),
+        "ylabel": str(curve.get("ylabel", "")),
+    }
 
 
 def _histogram(histogram: Any) -> dict[str, Any] | None:

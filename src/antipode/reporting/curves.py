@@ -8,7 +8,10 @@ KNOWN = {  # in the order of the page: title, how to read it
     "loss": ("Loss", "what training minimises; comparable between runs of one method only"),
     "contrast": ("Contrastive term", "the loss without regularisers"),
     "knn": ("kNN accuracy, %", "of the frozen backbone while it trains; it decides nothing"),
-    "spread": ("Spread", "1: embeddings lie all over the sphere; 0: they have collapsed to a point"),
+    "spread": (
+        "Spread",
+        "1: embeddings lie all over the sphere; 0: they have collapsed to a point",
+    ),
     "rank": ("Effective rank", "how many dimensions the embeddings of a batch fill (RankMe)"),
     "uniformity": ("Uniformity", "log mean Gaussian potential of all pairs; lower is more even"),
     "similarity": ("Similarity of strangers", "mean cosine between different images; 0 is even"),
@@ -17,10 +20,16 @@ KNOWN = {  # in the order of the page: title, how to read it
     "align": ("Distance of positives", "between what is predicted and its target"),
     "rival": ("The bank's side", "the contrastive term that AdCo's negatives climb"),
     "alignment": ("Alignment", "mean squared distance of two views of one image; 0 is perfect"),
-    "multiplier": ("Gradient multiplier", "what coupling leaves of the gradient: 1 all of it, 0 nothing (DCL)"),
+    "multiplier": (
+        "Gradient multiplier",
+        "what coupling leaves of the gradient: 1 all of it, 0 nothing (DCL)",
+    ),
     "attract": ("Attraction", "mean positive score / tau"),
     "repel": ("Repulsion", "log-sum-exp of the negative scores / tau"),
-    "mi_bound": ("Information bound, nats", "EqCo's lower bound on the mutual information of two views"),
+    "mi_bound": (
+        "Information bound, nats",
+        "EqCo's lower bound on the mutual information of two views",
+    ),
     "gradient": ("Gradient norm", "before clipping"),
     "bank_length": ("Length of bank vectors", "mean norm of AdCo's negatives"),
     "bank_drift": ("Drift of the bank", "mean 1 - cosine of AdCo's negatives since the last check"),
@@ -41,7 +50,9 @@ def explained(name: str) -> tuple[str, str]:
 def ordered(names: set[str]) -> list[str]:
     """Metrics in the order of the page: known ones, rates, the rest by name."""
     place = {name: at for at, name in enumerate(KNOWN)}
-    return sorted(names, key=lambda name: (place.get(name, 98 if name.startswith("lr_") else 99), name))
+    return sorted(
+        names, key=lambda name: (place.get(name, 98 if name.startswith("lr_") else 99), name)
+    )
 
 
 def curves(rows: Sequence[dict[str, Any]], most: int) -> dict[str, Any]:

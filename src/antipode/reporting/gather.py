@@ -8,7 +8,7 @@ from typing import Any
 
 from antipode.data.progress import track
 from antipode.reporting.curves import number
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 
 MANY = 20  # reading fewer runs takes no time
 
@@ -47,7 +47,9 @@ class Record:
     def per_epoch(self) -> float | None:
         """Steps of an epoch, as the record has them: exact where a run has ended."""
         steps = [
-            (row["step"], row["epoch"]) for row in self.rows if number(row.get("step")) and number(row.get("epoch"))
+            (row["step"], row["epoch"])
+            for row in self.rows
+            if number(row.get("step")) and number(row.get("epoch"))
         ]
         if not steps:
             return None
@@ -72,26 +74,35 @@ def gather(paths: Sequence[Path]) -> list[Record]:
     """Records of run folders, each once, under the shortest names that tell them apart."""
     homes = list(dict.fromkeys(path.expanduser().resolve() for path in paths))
     named = zip(homes, names(homes), strict=True)
-    return alike([record(home, name) for home, name in track(named, len(homes), "runs", least=MANY)])
+    return alike(
+        [record(home, name) for home, name in track(named, len(homes), "runs", least=MANY)]
+    )
 
 
 def alike(records: list[Record]) -> list[Record]:
     """The records, with scores of networks that no run made under the names that the runs' scores on that data have."""
-    filed = {(name, score.get("data")) for one in records if one.recipe for name, score in one.scores.items()}
+    filed = {
+        (name, score.get("data"))
+        for one in records
+        if one.recipe
+        for name, score in one.scores.items()
+    }
 
     def named(name: str, data: Any) -> str:
         there = (name, data) not in filed and (f"{name}@{data}", data) in filed
         return f"{name}@{data}" if there else name
 
     return [
-        one if one.recipe else replace(one, scores={named(key, x.get("data")): x for key, x in one.scores.items()})
+        one
+        if one.recipe
+        else replace(one, scores={named(key, x.get("data")): x for key, x in one.scores.items()})
         for one in records
     ]
 
 
 def record(path: Path, name: str) -> Record:
     """One folder; a file that is damaged is refused, one that is absent is not."""
-    folder = RunDir(path)
+    folder = RunFolder(path)
     recipe, scores, analysis, env = (
         _mapping(path / file, folder.read_json(file))
         for file in ("recipe.json", "scores.json", "analysis.json", "env.json")
@@ -101,10 +112,16 @@ def record(path: Path, name: str) -> Record:
         path,
         name,
         leaves(recipe),
-        {str(key): str(value) for key, value in sources.items()} if isinstance(sources, dict) else {},
+        {str(key): str(value) for key, value in sources.items()}
+        if isinstance(sources, dict)
+        else {},
         env,
         folder.metrics(),
-        {key: value for key, value in scores.items() if isinstance(value, dict) and number(value.get("value"))},
+        {
+            key: value
+            for key, value in scores.items()
+            if isinstance(value, dict) and number(value.get("value"))
+        },
         analysis,
         (path / "backbone.safetensors").exists(),
     )
@@ -131,5 +148,7 @@ def leaves(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _mapping(file: Path, content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise ValueError(f"{file} holds no object of keys and values but {json.dumps(content)[:40]}")
+        raise ValueError(
+            f"{file} holds no object of keys and values but {json.dumps(content)[:40]}"
+        )
     return content

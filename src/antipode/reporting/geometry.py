@@ -23,7 +23,9 @@ BINS = 64
 POINTS = 300
 
 
-def embedding_map(x: Tensor, shown: Source, seed: int, classes: Sequence[str] | None) -> dict[str, Any]:
+def embedding_map(
+    x: Tensor, shown: Source, seed: int, classes: Sequence[str] | None
+) -> dict[str, Any]:
     """Features (N,D) in two dimensions, by t-SNE and by the two widest directions, with a thumbnail of each image."""
     flat = F.normalize(x)
     u, s, _ = torch.linalg.svd(flat - flat.mean(0), full_matrices=False)
@@ -44,14 +46,18 @@ def embedding_map(x: Tensor, shown: Source, seed: int, classes: Sequence[str] | 
     }
 
 
-def _coloured(labels: Tensor | None, classes: Sequence[str] | None) -> tuple[list[int] | None, list[str]]:
+def _coloured(
+    labels: Tensor | None, classes: Sequence[str] | None
+) -> tuple[list[int] | None, list[str]]:
     """For each image the place of its class among the commonest, -1 for the others, and the names of these classes."""
     if labels is None or labels.ndim != 1:
         return None, []
     found, counts = torch.unique(labels[labels >= 0], return_counts=True)
     common = sorted(found[counts.argsort(descending=True, stable=True)[:COLOURS]].tolist())
     place = {label: at for at, label in enumerate(common)}
-    return [place.get(label, -1) for label in labels.tolist()], [class_name(label, classes) for label in common]
+    return [place.get(label, -1) for label in labels.tolist()], [
+        class_name(label, classes) for label in common
+    ]
 
 
 def _tsne(x: Tensor, seed: int) -> Tensor:
@@ -61,7 +67,9 @@ def _tsne(x: Tensor, seed: int) -> Tensor:
 
     perplexity = min(30.0, (len(x) - 1) / 3)
     with threadpool_limits(1):
-        tsne = TSNE(perplexity=perplexity, init="pca", max_iter=500, random_state=seed % 2**32)  # all that it takes
+        tsne = TSNE(
+            perplexity=perplexity, init="pca", max_iter=500, random_state=seed % 2**32
+        )  # all that it takes
         return torch.from_numpy(tsne.fit_transform(x.numpy()))
 
 
@@ -81,9 +89,14 @@ def similarity(task: Task, make: Views, seed: int) -> dict[str, Any]:
         raise ValueError(f"similarities need two images at least, and there are {len(source)}")
     ids = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))[:PAIRED]
     loader = Loader(source, make, batch=1, epochs=2, seed=seed)
-    seen = [view for epoch in (0, 1) for view in views_of(source, ids, make, loader.uniforms(epoch, ids))]
+    seen = [
+        view
+        for epoch in (0, 1)
+        for view in views_of(source, ids, make, loader.uniforms(epoch, ids))
+    ]
     before = [
-        torch.cat([task.backbone(part.to(task.device)).float() for part in torch.split(view, 128)]) for view in seen[:2]
+        torch.cat([task.backbone(part.to(task.device)).float() for part in torch.split(view, 128)])
+        for view in seen[:2]
     ]
     found = {"backbone": histograms(*(one.cpu() for one in before))}
     if task.head is not None:
@@ -98,7 +111,9 @@ def histograms(one: Tensor, two: Tensor) -> dict[str, Any]:
     pulled, pushed = scores[own], scores[~own]
     low = min(0.0, float(scores.min()))
     shares = [torch.histc(part, BINS, low, 1.0) / len(part) for part in (pulled, pushed)]
-    beaten = torch.searchsorted(pushed.sort().values, pulled)  # by each positive, of all pairs of strangers
+    beaten = torch.searchsorted(
+        pushed.sort().values, pulled
+    )  # by each positive, of all pairs of strangers
     return {
         "edges": [short(edge) for edge in torch.linspace(low, 1, BINS + 1).tolist()],
         "positive": [short(share) for share in shares[0].tolist()],
@@ -110,7 +125,9 @@ def histograms(one: Tensor, two: Tensor) -> dict[str, Any]:
 
 def spectrum(x: Tensor) -> dict[str, Any]:
     """Singular values of centred features (N,D), over the largest, and the dimensions they fill (RankMe)."""
-    values = torch.linalg.svdvals(x - x.mean(0))[: max(1, len(x) - 1)]  # centring has taken one dimension
+    values = torch.linalg.svdvals(x - x.mean(0))[
+        : max(1, len(x) - 1)
+    ]  # centring has taken one dimension
     if float(values[0]) <= 0:
         raise ValueError(f"the {len(x)} images have one and the same feature: there is no spectrum")
     share = values / values.sum() + 1e-7

@@ -21,7 +21,10 @@ def title(records: Sequence[Record]) -> str:
 
 
 def hero(
-    records: Sequence[Record], albums: Sequence[Album], settings: Sequence[Group], columns: Sequence[Column]
+    records: Sequence[Record],
+    albums: Sequence[Album],
+    settings: Sequence[Group],
+    columns: Sequence[Column],
 ) -> str:
     """The head of the page: name, one sentence, the number that matters, and a few facts beside it."""
     if len(records) == 1:
@@ -47,16 +50,27 @@ def _compared(records: Sequence[Record], settings: Sequence[Group]) -> str:
     return f"{_count(len(settings), 'setting')} of {listed}. Runs that differ only by their seed are one setting."
 
 
-def _headline(records: Sequence[Record], settings: Sequence[Group], columns: Sequence[Column]) -> str:
+def _headline(
+    records: Sequence[Record], settings: Sequence[Group], columns: Sequence[Column]
+) -> str:
     main = spread.headline(columns, records)
     if main is None:
         return '<p class="score none">No score yet: <code>antipode evaluate</code> adds one.</p>'
-    column, per = columns[main], [spread.cells(group, records, columns).get(main) for group in settings]
-    best, cell = max(((at, cell) for at, cell in enumerate(per) if cell), key=lambda pair: pair[1]["mean"])
+    column, per = (
+        columns[main],
+        [spread.cells(group, records, columns).get(main) for group in settings],
+    )
+    best, cell = max(
+        ((at, cell) for at, cell in enumerate(per) if cell), key=lambda pair: pair[1]["mean"]
+    )
     scored = sum(cell is not None for cell in per)
     percent = column.unit.startswith("%")
     unit, rest = column.unit.partition(" ")[::2] if percent else ("", column.unit)
-    plus = "" if cell["std"] is None else f'<span class="spread"> ± {_figure(cell["std"], percent)}</span>'
+    plus = (
+        ""
+        if cell["std"] is None
+        else f'<span class="spread"> ± {_figure(cell["std"], percent)}</span>'
+    )
     who = f"{settings[best].label}, the highest of {scored} settings. " if scored > 1 else ""
     seeds = _count(cell["n"], "seed") if cell["n"] > 1 else "one seed, so no spread"
     which = f"mean ± standard deviation over {seeds}" if cell["n"] > 1 else seeds
@@ -91,7 +105,9 @@ def _facts(records: Sequence[Record]) -> str:
         "time training": _time(one.seconds),
         "device": str(one.env.get("device", "-")),
     }
-    items = "".join(f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd></div>" for name, value in shown.items())
+    items = "".join(
+        f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd></div>" for name, value in shown.items()
+    )
     return f'<dl class="facts">{items}</dl>'
 
 
@@ -114,11 +130,20 @@ def noted(records: Sequence[Record], albums: Sequence[Album]) -> dict[Note, list
 
 
 def _left_out(album: Album) -> list[Note]:
-    notes = [Note(False, f"no {part}", f"no {part}: {why}") for part, why in _merged(album.absent).items()]
+    notes = [
+        Note(False, f"no {part}", f"no {part}: {why}")
+        for part, why in _merged(album.absent).items()
+    ]
     if album.skipped:
         first = "; ".join(album.skipped[:3]) + ("; ..." if len(album.skipped) > 3 else "")
         lost = _count(len(album.skipped), "image")  # a page looks at some thousands at most
-        notes.append(Note(True, "skipped", f"{lost} could not be used, of those that this page looked at: {first}"))
+        notes.append(
+            Note(
+                True,
+                "skipped",
+                f"{lost} could not be used, of those that this page looked at: {first}",
+            )
+        )
     return notes
 
 
@@ -127,7 +152,9 @@ def _merged(absent: dict[str, str]) -> dict[str, str]:
     reasons: dict[str, list[str]] = {}
     for part, why in absent.items():
         reasons.setdefault(why, []).append(part)
-    return {(", ".join(parts) if len(parts) < 5 else "pictures"): why for why, parts in reasons.items()}
+    return {
+        (", ".join(parts) if len(parts) < 5 else "pictures"): why for why, parts in reasons.items()
+    }
 
 
 def worth(notes: dict[Note, list[str]], runs: int) -> str:
@@ -143,8 +170,14 @@ def worth(notes: dict[Note, list[str]], runs: int) -> str:
         shown, folded = (sentences[:1], sentences[1:]) if len(sentences) > 3 else (sentences, [])
         for at, text in enumerate(shown):
             rest = "".join(f"<p>{one}</p>" for one in folded) if at == 0 else ""
-            more = f"<details><summary>and {len(folded)} more like it</summary>{rest}</details>" if rest else ""
-            items.append(f'<li class="{look}"><b class="mark">{mark}</b><div>{text}{more}</div></li>')
+            more = (
+                f"<details><summary>and {len(folded)} more like it</summary>{rest}</details>"
+                if rest
+                else ""
+            )
+            items.append(
+                f'<li class="{look}"><b class="mark">{mark}</b><div>{text}{more}</div></li>'
+            )
     return f'<ul class="notes">{"".join(items)}</ul>'
 
 

@@ -27,12 +27,21 @@ def view_sheet(source: Source, make: Views, seed: int, most: int = ACROSS) -> di
     ids = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))[:SHOWN]
     epochs = max(1, min(most, ACROSS // make.count))
     loader = Loader(source, make, batch=1, epochs=epochs, seed=seed)
-    seen = [view for epoch in range(epochs) for view in views_of(source, ids, make, loader.uniforms(epoch, ids))]
+    seen = [
+        view
+        for epoch in range(epochs)
+        for view in views_of(source, ids, make, loader.uniforms(epoch, ids))
+    ]
     side, plain = min(LARGEST, max(make.sizes)), not _standardised(make)
     rows = []
     for place, at in enumerate(ids.tolist()):
         shown = [visible(view[place], make.normal if plain else None) for view in seen]
-        rows.append({"src": tile(whole(source, at), side), "views": [tile(view, side) for view in shown]})
+        rows.append(
+            {
+                "src": tile(atomic_write(source, at), side),
+                "views": [tile(view, side) for view in shown],
+            }
+        )
     return {"rows": rows, "count": make.count, "epochs": epochs, "side": side}
 
 
@@ -40,17 +49,26 @@ def views_of(source: Source, ids: Tensor, make: Views, chance: Tensor) -> list[T
     """V views (N,C,S,S) of the images `ids` (N,), decided by uniform numbers (N,V,U), made as the loader makes them."""
     if not isinstance(source, Decoded):
         return make.apply(source.take(ids)[0], chance)
-    cuts = [make.cut(whole(source, at), mine) for at, mine in zip(ids.tolist(), chance, strict=True)]
+    cuts = [
+        make.cut(atomic_write(source, at), mine)
+        for at, mine in zip(ids.tolist(), chance, strict=True)
+    ]
     return make.finish([torch.stack(view) for view in zip(*cuts, strict=True)], chance)
 
 
-def whole(source: Source, at: int) -> Tensor:
+def atomic_write(source: Source, at: int) -> Tensor:
     """All of an image uint8 (C,H,W), not its centre; the next takes the place of one that cannot be read."""
-    return source.nearest(at)[1] if isinstance(source, Decoded) else source.take(torch.tensor([at]))[0][0]
+    return (
+        source.nearest(at)[1]
+        if isinstance(source, Decoded)
+        else source.take(torch.tensor([at]))[0][0]
+    )
 
 
 def _standardised(make: Views) -> bool:
-    return any(isinstance(operation, Standardise) for view in make.policy for operation in view.operations)
+    return any(
+        isinstance(operation, Standardise) for view in make.policy for operation in view.operations
+    )
 
 
 def neighbours(
@@ -72,11 +90,20 @@ def neighbours(
         ]
         label = class_of(shown.labels, query, classes)
         rows.append({"src": tile(centre(shown, query), side), "label": label, "near": close})
-    judged = [same(shown.labels, query, bank.labels, at) for query, row in enumerate(near) for at in row]
+    judged = [
+        same(shown.labels, query, bank.labels, at) for query, row in enumerate(near) for at in row
+    ]
     known = [one for one in judged if one is not None]
     share = 100 * sum(known) / len(known) if known else None
     chance = _chance(shown.labels, bank.labels) if known else None
-    return {"rows": rows, "side": side, "bank": len(held), "queries": len(queries), "right": share, "chance": chance}
+    return {
+        "rows": rows,
+        "side": side,
+        "bank": len(held),
+        "queries": len(queries),
+        "right": share,
+        "chance": chance,
+    }
 
 
 def _chance(labels: Tensor | None, others: Tensor | None) -> float:
@@ -115,7 +142,9 @@ def class_of(labels: Tensor | None, at: int, classes: Sequence[str] | None) -> s
     """The class of an image, or its classes, by name; empty where it has none."""
     if labels is None:
         return ""
-    present = (labels[at] == 1).nonzero().flatten().tolist() if labels.ndim > 1 else [int(labels[at])]
+    present = (
+        (labels[at] == 1).nonzero().flatten().tolist() if labels.ndim > 1 else [int(labels[at])]
+    )
     return ", ".join(class_name(one, classes) for one in present if one >= 0)
 
 

@@ -24,7 +24,16 @@ from antipode.reporting.pictures import Album, nothing, pictures
 from antipode.reporting.seed_groups import Column, Group
 
 PICTURED = 4  # settings of which one run gets pictures: each takes seconds and half a megabyte
-SCRIPTS = ("chart", "map", "state", "scores", "training", "pictures", "origin", "page")  # in one scope, in this order
+SCRIPTS = (
+    "chart",
+    "map",
+    "state",
+    "scores",
+    "training",
+    "pictures",
+    "origin",
+    "page",
+)  # in one scope, in this order
 POINTS = {True: 300, False: 150}  # of a curve: of few runs, of more than 50
 
 
@@ -35,7 +44,10 @@ def page(paths: Sequence[Path], open_task: Callable[[Path], Task]) -> str:
     trained = [group.runs[0] for group in settings if records[group.runs[0]].recipe]
     albums = [_album(one, at in trained[:PICTURED], open_task) for at, one in enumerate(records)]
     content = data(records, albums, settings, columns)
-    head, notes = hero(records, albums, settings, columns), worth(noted(records, albums), len(records))
+    head, notes = (
+        hero(records, albums, settings, columns),
+        worth(noted(records, albums), len(records)),
+    )
     return document(title(records), head, notes, content)
 
 
@@ -48,13 +60,17 @@ def _album(one: Record, chosen: bool, open_task: Callable[[Path], Task]) -> Albu
 
 
 def data(
-    records: Sequence[Record], albums: Sequence[Album], settings: Sequence[Group], columns: Sequence[Column]
+    records: Sequence[Record],
+    albums: Sequence[Album],
+    settings: Sequence[Group],
+    columns: Sequence[Column],
 ) -> dict[str, Any]:
     """All that the script draws, as JSON would have it."""
     member = {run: at for at, group in enumerate(settings) for run in group.runs}
     vary, most = spread.telling(records), POINTS[len(records) <= 50]
     runs = [
-        _run(one, album, columns, most) | {"group": member[at], "vary": [spread.plain(one.value(key)) for key in vary]}
+        _run(one, album, columns, most)
+        | {"group": member[at], "vary": [spread.plain(one.value(key)) for key in vary]}
         for at, (one, album) in enumerate(zip(records, albums, strict=True))
     ]
     once([run["curves"]["y"] for run in runs])
@@ -78,8 +94,13 @@ def _run(one: Record, album: Album, columns: Sequence[Column], most: int) -> dic
         "seed": one.value("train.seed"),
         "finished": one.finished,
         "status": _status(one),
-        "scores": {columns.index(spread.column_of(k, s)): s["value"] for k, s in one.scores.items()},
-        "more": {columns.index(spread.column_of(k, s)): s.get("more") or {} for k, s in one.scores.items()},
+        "scores": {
+            columns.index(spread.column_of(k, s)): s["value"] for k, s in one.scores.items()
+        },
+        "more": {
+            columns.index(spread.column_of(k, s)): s.get("more") or {}
+            for k, s in one.scores.items()
+        },
         "curves": curves(one.rows, most),
         "perEpoch": one.per_epoch,
         "recipe": facts.recipe_rows(one),
@@ -117,9 +138,17 @@ def document(name: str, head: str, notes: str, content: dict[str, Any]) -> str:
     script = f'(() => {{\n"use strict";\n{script}\n}})();'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    parts = {"TITLE": html.escape(name), "POLICY": policy, "STYLE": style, "HERO": head, "NOTES": notes}
+    parts = {
+        "TITLE": html.escape(name),
+        "POLICY": policy,
+        "STYLE": style,
+        "HERO": head,
+        "NOTES": notes,
+    }
     for mark, text in (parts | {"DATA": embedded(content), "SCRIPT": script}).items():
-        before, _, after = body.partition(f"<!--{mark}-->")  # the first only: what a run holds is not searched again
+        before, _, after = body.partition(
+            f"<!--{mark}-->"
+        )  # the first only: what a run holds is not searched again
         body = before + text + after
     return body
 

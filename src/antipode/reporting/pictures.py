@@ -24,7 +24,12 @@ PARTS = ("views", "neighbours", "map", "similarity", "spectrum")
 QUERIES = 1000  # images of the map and of the search for neighbours
 BANK = {True: 5000, False: 2000}  # images that are searched: small ones, large ones
 SMALL = 64  # pixels
-TROUBLE = (ValueError, OSError, ImportError, RuntimeError)  # a picture that fails is no reason to have no page
+TROUBLE = (
+    ValueError,
+    OSError,
+    ImportError,
+    RuntimeError,
+)  # a picture that fails is no reason to have no page
 
 
 @dataclass
@@ -56,12 +61,18 @@ def pictures(path: Path, name: str, open_task: Callable[[Path], Task]) -> Album:
         recipe = Recipe.read(path / "recipe.json")
         splits = task.splits if task is not None else _images(recipe)
         make = make_views(
-            recipe.views.policy, size=recipe.views.size, mean=splits.mean, std=splits.std, **recipe.views.arguments
+            recipe.views.policy,
+            size=recipe.views.size,
+            mean=splits.mean,
+            std=splits.std,
+            **recipe.views.arguments,
         )
     except TROUBLE as error:
         return nothing(str(error))
     album, seed = Album(images=len(splits.pretrain)), recipe.train.seed
-    todo: dict[str, Callable[[], Any]] = {"views": lambda: view_sheet(splits.pretrain, make, seed, recipe.train.epochs)}
+    todo: dict[str, Callable[[], Any]] = {
+        "views": lambda: view_sheet(splits.pretrain, make, seed, recipe.train.epochs)
+    }
     if task is not None:
         try:
             todo |= _of_backbone(task, make, seed)
@@ -80,23 +91,30 @@ def _try(make: Callable[[], Task], worded: Callable[[str], str]) -> tuple[Task |
     try:
         return make(), ""
     except TROUBLE as error:
-        return None, worded(str(error))  # a page is shown around: it names the run, not where it lay
+        return None, worded(
+            str(error)
+        )  # a page is shown around: it names the run, not where it lay
 
 
 def _images(recipe: Recipe) -> Splits:
     if recipe.data.name.startswith("python:"):
-        raise ValueError(f"the images were a {recipe.data.name[7:]} handed over in Python, which no name opens again")
+        raise ValueError(
+            f"the images were a {recipe.data.name[7:]} handed over in Python, which no name opens again"
+        )
     return load(recipe.data.name, recipe.data.root)
 
 
 def _of_backbone(task: Task, make: Views, seed: int) -> dict[str, Callable[[], Any]]:
     """What it takes to draw the pictures that need features; these are made first, with bars of their own."""
     shown, bank, mapped, part = drawn(task.splits, BANK[task.size <= SMALL], seed)
-    kept = task.cache is not None and (task.cache / f"{key(task.backbone, task.look, task.splits.train)}.npz").exists()
+    kept = (
+        task.cache is not None
+        and (task.cache / f"{key(task.backbone, task.eval_view, task.splits.train)}.npz").exists()
+    )
     if kept and part == "test":  # an evaluation has left the features of all train images
         bank = task.splits.train
-    queries = extract(task.backbone, task.look, shown).x
-    held = extract(task.backbone, task.look, bank, cache=task.cache if kept else None).x
+    queries = extract(task.backbone, task.eval_view, shown).x
+    held = extract(task.backbone, task.eval_view, bank, cache=task.cache if kept else None).x
     classes, x = task.splits.classes, torch.cat([queries, held])[: len(mapped)]
     return {
         "neighbours": lambda: neighbours(queries, shown, held, bank, classes) | {"part": part},

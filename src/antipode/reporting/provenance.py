@@ -33,7 +33,11 @@ EVALUATE = "antipode evaluate runs/again"
 
 def choices(one: Record) -> dict[str, str] | None:
     """The method by axis, read off a learner that is built without numbers; None where it cannot be built."""
-    arguments = {key[7:]: value for key, value in one.recipe.items() if key.startswith("method.") and key[7:] != "name"}
+    arguments = {
+        key[7:]: value
+        for key, value in one.recipe.items()
+        if key.startswith("method.") and key[7:] != "name"
+    }
     return _choices(one.method, json.dumps(arguments))
 
 
@@ -42,7 +46,11 @@ def _choices(method: str, arguments: str) -> dict[str, str] | None:
     try:
         with torch.device("meta"):
             found = describe(build(method, "resnet10-slim", **json.loads(arguments)))
-    except (ValueError, TypeError, RuntimeError):  # a recipe of another version, or a method of one's own
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+    ):  # a recipe of another version, or a method of one's own
         return None
     return {axis: found[axis] for axis in COLUMNS}
 
@@ -53,7 +61,9 @@ def recipe_rows(one: Record) -> list[list[Any]]:
     rows = []
     for key, value in one.recipe.items():
         differs = usual is not None and json.dumps(usual.get(key)) != json.dumps(value)
-        rows.append([key, value, one.sources.get(key, ""), *([[(usual or {}).get(key)]] if differs else [])])
+        rows.append(
+            [key, value, one.sources.get(key, ""), *([[(usual or {}).get(key)]] if differs else [])]
+        )
     return rows
 
 
@@ -82,7 +92,9 @@ def commands(one: Record) -> list[str]:
 
 
 def _trained(one: Record) -> str:
-    own = [key for key in ("data", "backbone") if str(one.value(f"{key}.name")).startswith("python:")]
+    own = [
+        key for key in ("data", "backbone") if str(one.value(f"{key}.name")).startswith("python:")
+    ]
     if own:  # which no command can name
         given = ", ".join(f"{key}=..." for key in own)
         return f'# in Python: antipode.pretrain("recipe.json", {given}, out="runs/again")'
@@ -96,9 +108,13 @@ def _scored(one: Record) -> list[str]:
         protocol, _, place = name.partition("@")
         usual = PROTOCOLS[protocol].data if protocol in PROTOCOLS else None
         if not place and usual and isinstance(score, dict) and score.get("data") != usual:
-            place = str(score.get("data"))  # without a word the protocol would go to a data set of its own
+            place = str(
+                score.get("data")
+            )  # without a word the protocol would go to a data set of its own
         seed = score.get("seed") if isinstance(score, dict) else None
-        groups.setdefault((place, None if seed == one.value("train.seed") else seed), []).append(protocol)
+        groups.setdefault((place, None if seed == one.value("train.seed") else seed), []).append(
+            protocol
+        )
     found = []
     for (place, seed), protocols in groups.items():
         words = "".join(f" --protocol {name}" for name in protocols)
@@ -106,7 +122,9 @@ def _scored(one: Record) -> list[str]:
         words += "" if seed is None else f" --seed {seed}"
         kind = place or str(one.value("data.name"))
         own = kind.startswith("python:") or (":" not in kind and kind not in SETS)
-        named = f"# in Python, with a {kind.removeprefix('python:')} as data=: {', '.join(protocols)}"
+        named = (
+            f"# in Python, with a {kind.removeprefix('python:')} as data=: {', '.join(protocols)}"
+        )
         found.append(named if own else f"{EVALUATE}{words}")
     return found
 
@@ -135,14 +153,22 @@ def started(one: Record) -> str | None:
     program, *rest = map(str, words)
     name = PurePath(program).name
     call = (
-        ["antipode"] if name in ("antipode", "__main__.py") else ["python", program] if name.endswith(".py") else [name]
+        ["antipode"]
+        if name in ("antipode", "__main__.py")
+        else ["python", program]
+        if name.endswith(".py")
+        else [name]
     )
     return shlex.join([*call, *rest])
 
 
 def environment(one: Record) -> list[list[str]]:
     """Versions and machine, as far as the run wrote them down."""
-    return [[key, str(value)] for key, value in one.env.items() if key != "command" and value is not None]
+    return [
+        [key, str(value)]
+        for key, value in one.env.items()
+        if key != "command" and value is not None
+    ]
 
 
 def sentence(one: Record, images: int | None = None) -> str:

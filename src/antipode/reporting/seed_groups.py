@@ -39,7 +39,9 @@ def groups(records: Sequence[Record]) -> list[Group]:
     for at, one in enumerate(records):
         found.setdefault(_identity(one), []).append(at)
     firsts = [records[runs[0]] for runs in found.values()]
-    return [Group(_label(one, firsts), runs) for one, runs in zip(firsts, found.values(), strict=True)]
+    return [
+        Group(_label(one, firsts), runs) for one, runs in zip(firsts, found.values(), strict=True)
+    ]
 
 
 def _identity(one: Record) -> str:
@@ -57,7 +59,9 @@ def _label(one: Record, firsts: Sequence[Record]) -> str:
     differing = list(dict.fromkeys([*budget, *own]))
     shown = [f"{key.rpartition('.')[2]} {plain(one.value(key))}" for key in differing[:3]]
     places = {other.value("data.name") for other in firsts if other.recipe}
-    where = [f"on {one.value('data.name')}"] if len(places) > 1 and "data.name" not in differing else []
+    where = (
+        [f"on {one.value('data.name')}"] if len(places) > 1 and "data.name" not in differing else []
+    )
     more = [f"and {len(differing) - 3} more"] if len(differing) > 3 else []
     return ", ".join([" ".join([one.method, *where]), *shown, *more])
 
@@ -65,7 +69,11 @@ def _label(one: Record, firsts: Sequence[Record]) -> str:
 def varying(records: Sequence[Record]) -> list[str]:
     """Keys of the recipe that decide a weight and are not the same in all runs."""
     keys = dict.fromkeys(key for one in records for key in one.recipe if key not in HARMLESS)
-    return [key for key in keys if len({json.dumps(one.value(key)) for one in records if one.recipe}) > 1]
+    return [
+        key
+        for key in keys
+        if len({json.dumps(one.value(key)) for one in records if one.recipe}) > 1
+    ]
 
 
 def telling(records: Sequence[Record]) -> list[str]:
@@ -105,7 +113,12 @@ def column_of(name: str, score: dict[str, Any]) -> Column:
 
 def settings(column: Column, records: Sequence[Record]) -> dict[str, Any]:
     """What all scores of a column agree on; what was found for each, such as a penalty, is said to vary."""
-    own = [score.get("settings") for one in records for k, score in one.scores.items() if column_of(k, score) == column]
+    own = [
+        score.get("settings")
+        for one in records
+        for k, score in one.scores.items()
+        if column_of(k, score) == column
+    ]
     found: dict[str, Any] = {}
     for key in dict.fromkeys(key for one in own if isinstance(one, dict) for key in one):
         values = [one.get(key) if isinstance(one, dict) else None for one in own]
@@ -115,11 +128,16 @@ def settings(column: Column, records: Sequence[Record]) -> dict[str, Any]:
 
 def headline(found: Sequence[Column], records: Sequence[Record]) -> int | None:
     """The column to put on top: an accuracy, of linear classification or kNN where there is one."""
-    scored = [sum(column_of(k, s) == column for one in records for k, s in one.scores.items()) for column in found]
+    scored = [
+        sum(column_of(k, s) == column for one in records for k, s in one.scores.items())
+        for column in found
+    ]
 
     def rank(at: int) -> tuple[bool, int, bool, int]:
         column = found[at]
-        place = next((i for i, name in enumerate(FIRST) if column.name.startswith(name)), len(FIRST))
+        place = next(
+            (i for i, name in enumerate(FIRST) if column.name.startswith(name)), len(FIRST)
+        )
         foreign = "@" in column.name  # of two that as many runs have, the one on their own data
         return not ("%" in column.unit or "AP" in column.unit), -scored[at], foreign, place
 
@@ -133,12 +151,17 @@ def summary(values: Iterable[float]) -> dict[str, Any]:
     return {"mean": statistics.fmean(numbers), "std": spread, "n": len(numbers)}
 
 
-def cells(group: Group, records: Sequence[Record], found: Sequence[Column]) -> dict[int, dict[str, Any]]:
+def cells(
+    group: Group, records: Sequence[Record], found: Sequence[Column]
+) -> dict[int, dict[str, Any]]:
     """For each column in which the setting has scores: the summary over its seeds, runs of one seed being one value."""
     values: dict[int, dict[Any, list[float]]] = {}
     for at in group.runs:
         for name, score in records[at].scores.items():
             seeds = values.setdefault(found.index(column_of(name, score)), {})
             seeds.setdefault(records[at].value(SEED), []).append(float(score["value"]))
-    means = {column: [statistics.fmean(own) for own in seeds.values()] for column, seeds in values.items()}
+    means = {
+        column: [statistics.fmean(own) for own in seeds.values()]
+        for column, seeds in values.items()
+    }
     return {column: summary(own) for column, own in sorted(means.items())}

@@ -8,4 +8,11 @@ from antipode.papers.jcl import tables as jcl
 from antipode.papers.msbreg import tables as msbreg
 from antipode.reproduction.item import Item
 
-ITEMS: dict[str, Item] = {**adco.ITEMS, **eqco.ITEMS, **simo.ITEMS, **dcl.ITEMS, **jcl.ITEMS, **msbreg.ITEMS}
+ITEMS: dict[str, Item] = {
+    **adco.ITEMS,
+    **eqco.ITEMS,
+    **simo.ITEMS,
+    **dcl.ITEMS,
+    **jcl.ITEMS,
+    **msbreg.ITEMS,
+}

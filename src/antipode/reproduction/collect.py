@@ -7,11 +7,11 @@ from typing import Any
 from antipode.analysis.contrast import per_epoch
 from antipode.evaluation import protocol
 from antipode.reproduction.item import Cells, Measure
-from antipode.reproduction.plan import Job, Plan
-from antipode.runs.folder import RunDir
+from antipode.reproduction.plan import Plan, PlannedRun
+from antipode.runs.folder import RunFolder
 
 
-def key(job: Job, one: Measure) -> str:
+def key(job: PlannedRun, one: Measure) -> str:
     """Where scores.json holds a score: under the protocol, and the data set where it is not the run's own."""
     place = one.data or protocol.known(one.name).data or job.data
     return one.name if place == job.data else f"{one.name}@{place}"
@@ -33,9 +33,9 @@ def collect(plan: Plan, failed: Collection[Path] = ()) -> tuple[Cells, list[str]
     return cells, absent
 
 
-def found(job: Job, one: Measure) -> Any:
+def found(job: PlannedRun, one: Measure) -> Any:
     """What a measure took from a finished run."""
-    run = RunDir(job.folder)
+    run = RunFolder(job.folder)
     if one.kind == "metric":
         return over_epochs(run.metrics(), one.name)
     if one.kind == "analysis":

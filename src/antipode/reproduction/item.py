@@ -119,9 +119,16 @@ def metric(name: str, **place: Any) -> Measure:
     return Measure("metric", name, "", **place)
 
 
-def table(rows: Mapping[str, Mapping[str | float, float | None]], panel: str = "") -> dict[Place, float]:
+def table(
+    rows: Mapping[str, Mapping[str | float, float | None]], panel: str = ""
+) -> dict[Place, float]:
     """The numbers of a printed table by place; what it leaves out is left out here."""
-    return {(panel, row, column): x for row, line in rows.items() for column, x in line.items() if x is not None}
+    return {
+        (panel, row, column): x
+        for row, line in rows.items()
+        for column, x in line.items()
+        if x is not None
+    }
 
 
 def varied(name: str, values: Iterable[Any]) -> dict[Any, dict[str, Any]]:

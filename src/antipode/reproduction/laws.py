@@ -71,7 +71,9 @@ def nears(cells: Cells, *, panel: str, row: str, limit: float, share: float) -> 
 def narrower(cells: Cells, *, panel: str, than: str, rows: str, start: float) -> Verdict:
     """From x = `start` on, every curve of a panel named `rows`... covers a smaller range than its like in another."""
     parts = {
-        where: {row: [y for x, y in line if x >= start] for row, line in lines(cells, where).items()}
+        where: {
+            row: [y for x, y in line if x >= start] for row, line in lines(cells, where).items()
+        }
         for where in (panel, than)
     }
     ours, theirs = ({row: max(ys) - min(ys) for row, ys in part.items()} for part in parts.values())
@@ -84,7 +86,10 @@ def bounded(cells: Cells, *, panel: str) -> Verdict:
     """Every curve named "mean, ..." stays under its "bound, ..." at every x."""
     found = lines(cells, panel)
     shares = {
-        row: max(y / limit[1] for (_, y), limit in zip(line, found[row.replace("mean", "bound")], strict=True))
+        row: max(
+            y / limit[1]
+            for (_, y), limit in zip(line, found[row.replace("mean", "bound")], strict=True)
+        )
         for row, line in found.items()
         if row.startswith("mean")
     }
@@ -97,14 +102,18 @@ def steadier(cells: Cells, *, panel: str, row: str, than: str) -> Verdict:
     found = lines(cells, panel)
     last = {name: found[name][0][1] for name in (row, than)}
     lost = {name: max(y for _, y in found[name]) - last[name] for name in (row, than)}
-    text = ", ".join(f"{name} loses {lost[name]:.2f} and has {last[name]:.2f}" for name in (row, than))
+    text = ", ".join(
+        f"{name} loses {lost[name]:.2f} and has {last[name]:.2f}" for name in (row, than)
+    )
     return lost[row] < lost[than] and last[row] >= last[than], f"{panel}: {text}".lstrip(": ")
 
 
 def ahead(cells: Cells, *, panel: str, row: str, than: str) -> Verdict:
     """On the way one curve is above another, as a mean over the first half of their points."""
     found = lines(cells, panel)
-    early = {name: fmean(y for _, y in found[name][: -(-len(found[name]) // 2)]) for name in (row, than)}
+    early = {
+        name: fmean(y for _, y in found[name][: -(-len(found[name]) // 2)]) for name in (row, than)
+    }
     return early[row] > early[than], f"{panel}, first half: {_said(early)}".lstrip(", ")
 
 

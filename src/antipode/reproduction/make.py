@@ -16,12 +16,12 @@ from antipode.analysis import catalog as analyses
 from antipode.data.sources.catalog import load
 from antipode.evaluation import protocol
 from antipode.evaluation.precision import library
-from antipode.files import finite, whole
+from antipode.files import atomic_write, finite
 from antipode.reproduction import present
 from antipode.reproduction.collect import collect, key
 from antipode.reproduction.item import Cells, Law, Measure, Place
-from antipode.reproduction.plan import H200, Job, Plan, listing, make_plan
-from antipode.runs.folder import RunDir, environment
+from antipode.reproduction.plan import H200, Plan, PlannedRun, listing, make_plan
+from antipode.runs.folder import RunFolder, environment
 from antipode.runs.run import subject
 from antipode.training.loop import pick_device
 
@@ -126,7 +126,9 @@ def ready(plan: Plan) -> None:
         try:
             load(name)
         except (ValueError, FileNotFoundError) as error:
-            raise FileNotFoundError(f"{plan.name} at scale {plan.scale} needs {name}: {error}") from None
+            raise FileNotFoundError(
+                f"{plan.name} at scale {plan.scale} needs {name}: {error}"
+            ) from None
 
 
 def perform(plan: Plan, device: str, quiet: bool) -> dict[Path, str]:
@@ -157,14 +159,17 @@ class Clock:
         self.seconds, self.operations = 0.0, 0.0
 
     @contextmanager
-    def timing(self, job: Job) -> Iterator[None]:
+    def timing(self, job: PlannedRun) -> Iterator[None]:
         """Time one job's training."""
         todo, start = self.waiting.get(job.folder, 0.0), time.monotonic()
         yield
         if todo:
-            self.seconds, self.operations = self.seconds + time.monotonic() - start, self.operations + todo
+            self.seconds, self.operations = (
+                self.seconds + time.monotonic() - start,
+                self.operations + todo,
+            )
 
-    def left(self, job: Job) -> str:
+    def left(self, job: PlannedRun) -> str:
         """The time that training will still take, as it starts with a job."""
         place = self.plan.jobs.index(job)
         todo = sum(self.waiting.get(later.folder, 0.0) for later in self.plan.jobs[place:])
@@ -176,29 +181,45 @@ class Clock:
         return f"{'' if self.seconds else 'on an H200 '}{present.duration(todo / speed)} left"
 
 
-def train(job: Job, quiet: bool) -> None:
+def train(job: PlannedRun, quiet: bool) -> None:
     """Train a job to its end, or go on with it; nothing where it is finished or has nothing to train."""
     if job.done or job.recipe is None:
         return
-    api.pretrain(job.trial.recipe, overrides=job.overrides, seed=job.seed, out=job.folder, quiet=quiet)
+    api.pretrain(
+        job.trial.recipe, overrides=job.overrides, seed=job.seed, out=job.folder, quiet=quiet
+    )
 
 
-def measure(plan: Plan, job: Job, measures: Iterable[Measure], device: str) -> None:
+def measure(plan: Plan, job: PlannedRun, measures: Iterable[Measure], device: str) -> None:
     """Evaluate and analyse a finished job, as far as its files do not hold the results."""
-    filed = RunDir(job.folder).read_json("scores.json")
+    filed = RunFolder(job.folder).read_json("scores.json")
     if job.recipe is not None:  # a score by another seed's classifier is not the item's
-        filed = {name: one for name, one in filed.items() if not isinstance(one, dict) or one.get("seed") == job.seed}
+        filed = {
+            name: one
+            for name, one in filed.items()
+            if not isinstance(one, dict) or one.get("seed") == job.seed
+        }
     scores = [one for one in measures if one.kind == "score" and key(job, one) not in filed]
     for data in dict.fromkeys(one.data for one in scores):
         names = list(dict.fromkeys(one.name for one in scores if one.data == data))
         if job.recipe is None:
             place = data or job.data
-            api.evaluate(job.trial.recipe, names, data=place, out=job.folder, seed=job.seed, device=device)
+            api.evaluate(
+                job.trial.recipe, names, data=place, out=job.folder, seed=job.seed, device=device
+            )
         else:
             api.evaluate(job.folder, names, data=data, device=device)
     on = "cuda" if pick_device(device).type == "cuda" else "cpu"
-    known = {name for name, one in RunDir(job.folder).read_json("analysis.json").items() if as_the_item(one, on)}
-    names = list(dict.fromkeys(one.name for one in measures if one.kind == "analysis" and one.name not in known))
+    known = {
+        name
+        for name, one in RunFolder(job.folder).read_json("analysis.json").items()
+        if as_the_item(one, on)
+    }
+    names = list(
+        dict.fromkeys(
+            one.name for one in measures if one.kind == "analysis" and one.name not in known
+        )
+    )
     if names:
         api.analyse([job.folder], names, device=device)
     slim = {one.name for one in measures if one.kind == "scenes" and one.name not in filed}
@@ -236,15 +257,17 @@ def files(plan: Plan) -> dict[str, Path]:
 def write(outcome: Outcome) -> None:
     """The JSON, the picture where matplotlib is there, and the page with the picture in it."""
     paths, content = outcome.files, record(outcome)
-    with whole(paths["json"]) as file:
+    with atomic_write(paths["json"]) as file:
         file.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
-    picture = present.picture(outcome.plan.item, outcome.cells, outcome.plan.name, outcome.plan.scale)
+    picture = present.picture(
+        outcome.plan.item, outcome.cells, outcome.plan.name, outcome.plan.scale
+    )
     if picture is None:
         del paths["png"]
     else:
-        with whole(paths["png"]) as file:
+        with atomic_write(paths["png"]) as file:
             file.write(picture)
-    with whole(paths["html"]) as file:
+    with atomic_write(paths["html"]) as file:
         file.write(present.page(content, picture).encode())
 
 
@@ -263,7 +286,9 @@ def record(outcome: Outcome) -> dict[str, Any]:
         "note": item.grids[plan.scale].note,
         "panels": [panel._asdict() for panel in item.panels],
         "cells": [finite(cell(place)) for place in places],
-        "laws": [{"law": law.text, "holds": holds, "found": text} for law, holds, text in outcome.laws],
+        "laws": [
+            {"law": law.text, "holds": holds, "found": text} for law, holds, text in outcome.laws
+        ],
         "missing": list(outcome.missing),
         "runs": [{"folder": str(job.folder), "label": job.label} for job in plan.jobs],
         "seconds": outcome.seconds,

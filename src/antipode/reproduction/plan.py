@@ -24,17 +24,21 @@ APART = (
     *("data.root", "data.download", "data.workers", "train.device", "train.on_collapse"),
     *("monitor.wandb", "monitor.tensorboard"),
 )
-RESNET50 = 8.17e9  # operations of a forward pass at 224 px, two for each multiplication, counted as below
+RESNET50 = (
+    8.17e9  # operations of a forward pass at 224 px, two for each multiplication, counted as below
+)
 # MoCo's README: 53 h on 8 V100 for 200 epochs of MoCo v2; a step is a forward and backward pass (3) and the key's (1)
 V100 = 1_281_167 * 200 * 4 * RESNET50 / (53 * 8 * 3600)
 # benchmarks/RESULTS.md: 37,025 images/s of cifar10.simclr, two views of 1.11e9 operations, forward and backward
 H200 = 37_025 * 2 * 3 * 1.11e9
-DETECTION = 90_000 * 16 * 3 * RESNET50 * (800 * 1216) / 224**2  # MoCo's 1x schedule, the backbone alone
+DETECTION = (
+    90_000 * 16 * 3 * RESNET50 * (800 * 1216) / 224**2
+)  # MoCo's 1x schedule, the backbone alone
 PASSES = 100  # over the labelled images, for a linear protocol
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedRun:
     """One run; `recipe` is None for a network that is not trained. work: floating-point operations of its training."""
 
     trial: Trial
@@ -48,12 +52,16 @@ class Job:
     @property
     def data(self) -> str:
         """The data set it is trained on, or would be."""
-        return str(self.trial.overrides["data.name"]) if self.recipe is None else self.recipe.data.name
+        return (
+            str(self.trial.overrides["data.name"]) if self.recipe is None else self.recipe.data.name
+        )
 
     @property
     def label(self) -> str:
         """Recipe, what differs from it, and seed."""
-        changes = [f"{key.removeprefix('method.')}={value}" for key, value in self.trial.overrides.items()]
+        changes = [
+            f"{key.removeprefix('method.')}={value}" for key, value in self.trial.overrides.items()
+        ]
         return " ".join([self.trial.recipe, *changes, f"seed={self.seed}"])
 
     @property
@@ -74,7 +82,12 @@ class Job:
         """What trains it by itself, for instance under torchrun."""
         values = {**self.trial.overrides, **({"data.root": self.root} if self.root else {})}
         changes = [f"{key}={json.dumps(value)}" for key, value in values.items()]
-        words = ["antipode", "pretrain", self.trial.recipe, *(word for one in changes for word in ("--set", one))]
+        words = [
+            "antipode",
+            "pretrain",
+            self.trial.recipe,
+            *(word for one in changes for word in ("--set", one)),
+        ]
         return shlex.join([*words, "--seed", str(self.seed), "--out", str(self.folder)])
 
 
@@ -87,11 +100,11 @@ class Plan:
     scale: Scale
     out: Path
     device: str
-    jobs: tuple[Job, ...]
-    trials: tuple[tuple[Trial, tuple[Job, ...]], ...]
+    jobs: tuple[PlannedRun, ...]
+    trials: tuple[tuple[Trial, tuple[PlannedRun, ...]], ...]
 
     @property
-    def missing(self) -> tuple[Job, ...]:
+    def missing(self) -> tuple[PlannedRun, ...]:
         """What is still to be trained."""
         return tuple(job for job in self.jobs if not job.done)
 
@@ -104,7 +117,13 @@ def find(name: str) -> Item:
 
 
 def make_plan(
-    name: str, scale: str, out: Path, *, seeds: int | None = None, root: str | Path | None = None, device: str = "auto"
+    name: str,
+    scale: str,
+    out: Path,
+    *,
+    seeds: int | None = None,
+    root: str | Path | None = None,
+    device: str = "auto",
 ) -> Plan:
     """The runs of an item; `seeds` takes the place of the scale's own number of them."""
     item = find(name)
@@ -114,7 +133,7 @@ def make_plan(
         raise ValueError(f"a run needs at least one seed, got {seeds}")
     grid = item.grids[scale]
     place = str(root) if root else None
-    jobs: dict[Path, Job] = {}
+    jobs: dict[Path, PlannedRun] = {}
     trials = []
     for trial in grid.trials:
         own = [_job(trial, seed, out, device, place) for seed in range(seeds or grid.seeds)]
@@ -124,14 +143,16 @@ def make_plan(
     return Plan(name, item, scale, out, device, tuple(jobs.values()), tuple(trials))
 
 
-def _job(trial: Trial, seed: int, out: Path, device: str, root: str | None) -> Job:
+def _job(trial: Trial, seed: int, out: Path, device: str, root: str | None) -> PlannedRun:
     if ":" in trial.recipe:
-        folder = out / "runs" / f"{trial.recipe.replace(':', '-')}-{trial.overrides['data.name']}-{seed}"
-        return Job(trial, seed, folder, None, {}, root)
+        folder = (
+            out / "runs" / f"{trial.recipe.replace(':', '-')}-{trial.overrides['data.name']}-{seed}"
+        )
+        return PlannedRun(trial, seed, folder, None, {}, root)
     overrides = {**trial.overrides, "train.device": device}
     recipe = resolve(trial.recipe, overrides=overrides, flags={"train.seed": seed})
     name = f"{recipe.data.name.partition(':')[0]}.{recipe.method.name}-{digest(recipe)}"
-    return Job(trial, seed, out / "runs" / name, recipe, overrides, root, work(recipe))
+    return PlannedRun(trial, seed, out / "runs" / name, recipe, overrides, root, work(recipe))
 
 
 def digest(recipe: Recipe) -> str:
@@ -164,7 +185,9 @@ def judging(plan: Plan) -> float:
     for trial, jobs in plan.trials:
         for recipe in (job.recipe for job in jobs):
             names = {measure.name for measure in trial.measures if measure.kind == "score"}
-            if recipe is not None and any(name.startswith("linear") and name != "linear-fast" for name in names):
+            if recipe is not None and any(
+                name.startswith("linear") and name != "linear-fast" for name in names
+            ):
                 size = forward(recipe.backbone.name, recipe.backbone.stem, recipe.views.size)
                 total += PASSES * (known(recipe.data.name).images or 0) * size
             total += DETECTION * sum(name.startswith(("detect", "segment")) for name in names)
@@ -196,5 +219,8 @@ def listing(plan: Plan) -> list[str]:
     return [
         f"{plan.name} at scale {plan.scale}: {plan.item.grids[plan.scale].note}",
         cost(plan),
-        *(f"{job.state:11}  {job.trial.recipe if job.recipe is None else job.command}" for job in plan.jobs),
+        *(
+            f"{job.state:11}  {job.trial.recipe if job.recipe is None else job.command}"
+            for job in plan.jobs
+        ),
     ]

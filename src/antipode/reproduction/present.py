@@ -57,12 +57,19 @@ def ours(one: dict[str, Any]) -> str:
 
 def text(record: dict[str, Any]) -> str:
     """For a terminal: every panel, the laws, what is missing, and what the paper found."""
-    lines = [f"{record['item']} ({record['scale']}): {record['title']}", record["question"], record["note"]]
+    lines = [
+        f"{record['item']} ({record['scale']}): {record['title']}",
+        record["question"],
+        record["note"],
+    ]
     for panel in record["panels"]:
         found = _panel(record, panel)
         lines += ["", *found] if found else []
     lines += ["", f"the paper ({record['source']}): {record['trend']}", seeds(record)]
-    lines += [f"{'holds' if law['holds'] else 'VIOLATED'}: {law['law']} ({law['found']})" for law in record["laws"]]
+    lines += [
+        f"{'holds' if law['holds'] else 'VIOLATED'}: {law['law']} ({law['found']})"
+        for law in record["laws"]
+    ]
     return "\n".join(lines + [f"MISSING: {sentence}" for sentence in record["missing"]])
 
 
@@ -81,7 +88,10 @@ def _panel(record: dict[str, Any], panel: dict[str, Any]) -> list[str]:
     for row in rows:
         table.append([row, *(_pair(found.get((row, column))) for column in columns)])
     widths = [max(len(line[place]) for line in table) for place in range(len(table[0]))]
-    lines = ["  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    lines = [
+        "  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]
     every = len(grid(record, panel)[1])
     return [*lines, f"({len(columns)} of {every} shown)"] if len(columns) < every else lines
 
@@ -124,19 +134,36 @@ def page(record: dict[str, Any], picture: bytes | None) -> str:
     """One self-contained page; every text in it is escaped."""
     safe = html.escape
     parts = [f"<h1>{safe(record['title'])}</h1>", f"<p>{safe(record['question'])}</p>"]
-    parts.append(f"<p><small>{safe(record['item'])}, scale {safe(record['scale'])}: {safe(record['note'])}</small></p>")
+    parts.append(
+        f"<p><small>{safe(record['item'])}, scale {safe(record['scale'])}: {safe(record['note'])}</small></p>"
+    )
     if picture is not None:
-        parts.append(f'<img alt="{safe(record["title"])}" src="data:image/png;base64,{_text(picture)}">')
+        parts.append(
+            f'<img alt="{safe(record["title"])}" src="data:image/png;base64,{_text(picture)}">'
+        )
     for panel in record["panels"]:
         parts += _table(record, panel)
-    parts.append(f"<p>The paper ({safe(record['source'])}): {safe(record['trend'])}.</p><p>{seeds(record)}</p><ul>")
+    parts.append(
+        f"<p>The paper ({safe(record['source'])}): {safe(record['trend'])}.</p><p>{seeds(record)}</p><ul>"
+    )
     for law in record["laws"]:
         verdict = "holds" if law["holds"] else '<span class="bad">violated</span>'
-        parts.append(f"<li>{verdict}: {safe(law['law'])} <small>({safe(law['found'])})</small></li>")
-    parts += [f'<li><span class="bad">missing</span>: {safe(sentence)}</li>' for sentence in record["missing"]]
-    parts += ["</ul><h2>Runs</h2><ul>", *(f"<li>{safe(run['label'])}</li>" for run in record["runs"]), "</ul>"]
+        parts.append(
+            f"<li>{verdict}: {safe(law['law'])} <small>({safe(law['found'])})</small></li>"
+        )
+    parts += [
+        f'<li><span class="bad">missing</span>: {safe(sentence)}</li>'
+        for sentence in record["missing"]
+    ]
+    parts += [
+        "</ul><h2>Runs</h2><ul>",
+        *(f"<li>{safe(run['label'])}</li>" for run in record["runs"]),
+        "</ul>",
+    ]
     head = f'<meta charset="utf-8"><title>{safe(record["item"])}</title><style>{STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
+    return (
+        f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
+    )
 
 
 def _table(record: dict[str, Any], panel: dict[str, Any]) -> list[str]:
@@ -173,7 +200,9 @@ def picture(item: Item, cells: Cells, name: str, scale: str) -> bytes | None:
     parts = {panel: _groups(item, cells, panel) if panel.kind == "table" else {} for panel in drawn}
     widths = [max(5.5, 2.0 + 1.9 * len(parts[panel])) for panel in drawn]
     sheet = figure.Figure(figsize=(sum(widths), 4.4), layout="constrained")
-    sheet.suptitle(textwrap.fill(f"{name}, {scale}: {item.title}", round(14 * sum(widths))), fontsize=10)
+    sheet.suptitle(
+        textwrap.fill(f"{name}, {scale}: {item.title}", round(14 * sum(widths))), fontsize=10
+    )
     fields = sheet.subfigures(1, len(drawn), width_ratios=widths, squeeze=False)[0] if drawn else []
     alike: dict[str, list[Any]] = {}
     for field, panel in zip(fields, drawn, strict=True):
@@ -201,7 +230,10 @@ def _lines(item: Item, cells: Cells, panel: Panel) -> dict[str, list[dict[str, A
     for place in [place for place in cells if place[0] == panel.name]:
         rows.setdefault(place[1], []).append(cell(item, cells, place))
     numeric = not any(isinstance(place[2], str) for place in cells if place[0] == panel.name)
-    return {row: sorted(line, key=lambda one: one["column"]) if numeric else line for row, line in rows.items()}
+    return {
+        row: sorted(line, key=lambda one: one["column"]) if numeric else line
+        for row, line in rows.items()
+    }
 
 
 def _curves(axis: Any, item: Item, cells: Cells, panel: Panel) -> None:
@@ -212,20 +244,34 @@ def _curves(axis: Any, item: Item, cells: Cells, panel: Panel) -> None:
             continue
         x, y = [one["column"] for one in line], [one["mean"] for one in line]
         style = "--" if row.startswith("bound") else "-"
-        (drawn,) = axis.plot(x, y, style, marker="o" if len(x) < 20 else None, markersize=3, label=row)
-        measured = lines.get(DEVIATION + row.removeprefix("mean, "), []) if row.startswith("mean, ") else []
+        (drawn,) = axis.plot(
+            x, y, style, marker="o" if len(x) < 20 else None, markersize=3, label=row
+        )
+        measured = (
+            lines.get(DEVIATION + row.removeprefix("mean, "), [])
+            if row.startswith("mean, ")
+            else []
+        )
         spread = [one["mean"] for one in measured] or [one["std"] or 0.0 for one in line]
         low, high = ([a + sign * b for a, b in zip(y, spread, strict=True)] for sign in (-1, 1))
         axis.fill_between(x, low, high, alpha=0.2, color=drawn.get_color())
-        known = [(place[2], value) for place, value in item.paper.items() if place[:2] == (panel.name, row)]
+        known = [
+            (place[2], value)
+            for place, value in item.paper.items()
+            if place[:2] == (panel.name, row)
+        ]
         if known:
-            axis.plot(*zip(*known, strict=True), "x", color=drawn.get_color(), label=f"{row}, paper")
+            axis.plot(
+                *zip(*known, strict=True), "x", color=drawn.get_color(), label=f"{row}, paper"
+            )
     axis.set(xlabel=panel.x, ylabel=panel.y, xscale="log" if panel.log else "linear")
 
 
 def _steps(axis: Any, item: Item, cells: Cells, panel: Panel) -> None:
     for row, line in _lines(item, cells, panel).items():
-        axis.step([one["column"] for one in line], [one["mean"] for one in line], where="mid", label=row)
+        axis.step(
+            [one["column"] for one in line], [one["mean"] for one in line], where="mid", label=row
+        )
     axis.set(xlabel=panel.x, ylabel=panel.y)
 
 
@@ -244,17 +290,32 @@ def _groups(item: Item, cells: Cells, panel: Panel) -> dict[str, dict[str, dict[
 def _dots(field: Any, groups: dict[str, dict[str, dict[str, Any]]], panel: Panel) -> None:
     """An axis for each group: dots with a deviation for our numbers, crosses for the paper's."""
     labels = list(dict.fromkeys(name for line in groups.values() for name in line))[::-1]
-    one_number = bool(panel.y) and " and " not in panel.y  # then equal numbers stand at equal places
+    one_number = (
+        bool(panel.y) and " and " not in panel.y
+    )  # then equal numbers stand at equal places
     axes = field.subplots(1, len(groups), sharey=True, sharex=one_number, squeeze=False)[0]
     for axis, (title, line) in zip(axes, groups.items(), strict=True):
         at = [labels.index(name) for name in line]
         spread = [one["std"] or 0.0 for one in line.values()]
-        axis.errorbar([one["mean"] for one in line.values()], at, xerr=spread, fmt="o", markersize=4, label="ours")
-        paper = [(one["paper"], y) for one, y in zip(line.values(), at, strict=True) if one["paper"] is not None]
+        axis.errorbar(
+            [one["mean"] for one in line.values()],
+            at,
+            xerr=spread,
+            fmt="o",
+            markersize=4,
+            label="ours",
+        )
+        paper = [
+            (one["paper"], y)
+            for one, y in zip(line.values(), at, strict=True)
+            if one["paper"] is not None
+        ]
         if paper:
             axis.plot(*zip(*paper, strict=True), "x", label="paper")
         shown = [one["mean"] for one in line.values()] + [value for value, _ in paper]
-        if min(shown) > 0 and max(shown) > 50 * min(shown):  # hours of a toy beside those of ImageNet
+        if min(shown) > 0 and max(shown) > 50 * min(
+            shown
+        ):  # hours of a toy beside those of ImageNet
             axis.set_xscale("log")
         axis.set_title(title, fontsize=8)
         axis.set_yticks(range(len(labels)), labels)

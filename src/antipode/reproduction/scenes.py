@@ -16,7 +16,7 @@ from antipode.data.sources.shapes import KINDS
 from antipode.evaluation import detect
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Task
-from antipode.files import whole
+from antipode.files import atomic_write
 from antipode.runs.run import subject
 from antipode.training.loop import pick_device
 
@@ -64,7 +64,7 @@ def draw(folder: Path, train: int, test: int) -> Path:
         file = home / "coco" / f"instances_{part}.json"
         if not file.exists():
             content = json.dumps(_notes(home / "coco" / "images", part, count))
-            with whole(file) as handle:
+            with atomic_write(file) as handle:
                 handle.write(content.encode())
     return home
 
@@ -78,7 +78,10 @@ def _notes(folder: Path, part: str, count: int) -> dict[str, Any]:
         name = f"{part}-{number:05}.png"
         Image.fromarray(picture.permute(1, 2, 0).numpy()).save(folder / name)
         images.append({"id": number, "file_name": name, "height": SIDE, "width": SIDE})
-        objects += [{"id": len(objects) + place + 1, "image_id": number, **thing} for place, thing in enumerate(things)]
+        objects += [
+            {"id": len(objects) + place + 1, "image_id": number, **thing}
+            for place, thing in enumerate(things)
+        ]
     categories = [{"id": place + 1, "name": name} for place, name in enumerate(KINDS)]
     return {"images": images, "annotations": objects, "categories": categories}
 
@@ -122,12 +125,22 @@ def _annotation(inside: Tensor, category: int) -> dict[str, Any]:
     left, top = int(columns[0]), int(rows[0])
     box = [left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1]
     runs = [(value, len(list(run))) for value, run in groupby(inside.T.flatten().tolist())]
-    counts = [0] * int(runs[0][0]) + [length for _, length in runs]  # the first run is of what is outside
+    counts = [0] * int(runs[0][0]) + [
+        length for _, length in runs
+    ]  # the first run is of what is outside
     outline = {"counts": counts, "size": list(inside.shape)}
-    return {"category_id": category, "bbox": box, "area": int(inside.sum()), "segmentation": outline, "iscrowd": 0}
+    return {
+        "category_id": category,
+        "bbox": box,
+        "area": int(inside.sum()),
+        "segmentation": outline,
+        "iscrowd": 0,
+    }
 
 
-def judge(network: str, name: str, *, data: str, out: Path, scenes: Path, seed: int, device: str) -> Score:
+def judge(
+    network: str, name: str, *, data: str, out: Path, scenes: Path, seed: int, device: str
+) -> Score:
     """A slim detector of `SLIM` around the backbone of a run, or around an untrained one whose folder is `out`.
 
     The score goes into its scores.json under the detector's name. `data` is what the network was trained on: the mean
@@ -138,10 +151,12 @@ def judge(network: str, name: str, *, data: str, out: Path, scenes: Path, seed: 
     found = subject(network, data=data, out=out, seed=seed)  # a run has its own of all three
     where, own = pick_device(device), load(data)
     splits = replace(load("coco", home), mean=own.mean, std=own.std)
-    look = api.eye(found.recipe, splits).to(where)
-    task = Task(found.backbone.to(where), splits, SIDE, look, where, seed, root=str(home))
+    eval_view = api.eye(found.recipe, splits).to(where)
+    task = Task(found.backbone.to(where), splits, SIDE, eval_view, where, seed, root=str(home))
     value, unit, used, n, more, split, epoch = detect.run(task, settings)
-    score = Score(value, unit, name, used, "scenes", split=split, n=n, seed=seed, epoch=epoch, more=more)
+    score = Score(
+        value, unit, name, used, "scenes", split=split, n=n, seed=seed, epoch=epoch, more=more
+    )
     found.folder.path.mkdir(parents=True, exist_ok=True)
     found.folder.add_json("scores.json", {name: score.json()})
     return score

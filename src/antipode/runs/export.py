@@ -17,7 +17,7 @@ from torchvision import models
 from torchvision.models.resnet import Bottleneck
 
 from antipode.nets.weights import Normal, header, tensors
-from antipode.files import whole
+from antipode.files import atomic_write
 from antipode.nets.backbone import RESNETS, STEMS, Shape, Wrapped
 
 State = dict[str, Tensor]
@@ -78,7 +78,7 @@ def export(
         raise ValueError(f"a file for {format} is named *{' or *'.join(suffixes)}, not {path.name!r}")
     net, kind = net.cpu().eval(), path.suffix if path.suffix in suffixes else suffixes[0]
     content = FORMATS[format].make(Trained(net, name, stem or "imagenet", size, tensors(net), normal), kind)
-    with whole(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
     return path
 

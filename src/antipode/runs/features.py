@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from antipode.data.sources.source import Decoded, Source
-from antipode.files import whole
+from antipode.files import atomic_write
 from antipode.types import Features
 
 SUFFIXES = (".npz", ".parquet")
@@ -28,7 +28,7 @@ def write(path: Path, features: Features, split: Sequence[str], names: Sequence[
     columns: dict[str, Any] = {"x": features.x.numpy(), "y": features.y.numpy(), "split": np.array(split)}
     if names is not None:
         columns["names"] = np.array(names)
-    with whole(path) as file:
+    with atomic_write(path) as file:
         if path.suffix == ".npz":
             np.savez(file, **columns)
         else:

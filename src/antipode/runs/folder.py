@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from antipode.files import finite, whole
+from antipode.files import finite, atomic_write
 
 ADDING = threading.Lock()
 FILES = ("recipe.json", "env.json", "metrics.jsonl", "scores.json", "analysis.json", "network.json", "wandb.json")
@@ -45,7 +45,7 @@ LOCKING = threading.Lock()
 KEPT: list[Lock] = []  # of a parent, or of a file that is gone: closing one might let go of another on the same file
 
 
-class RunDir:
+class RunFolder:
     """recipe.json, env.json, metrics.jsonl, checkpoints/, backbone.safetensors, scores.json and what is added later."""
 
     def __init__(self, path: str | Path) -> None:
@@ -57,11 +57,11 @@ class RunDir:
         """Whether a run was begun here."""
         return (self.path / "recipe.json").exists()
 
-    def trained(self) -> bool:
+    def has_trained(self) -> bool:
         """Whether a step was taken here, as far as the folder tells."""
-        return self.begun() or bool(self.metrics()) or (self.path / WEIGHTS).exists()
+        return self.has_checkpoint() or bool(self.metrics()) or (self.path / WEIGHTS).exists()
 
-    def begun(self) -> bool:
+    def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to go on from."""
         return (self.checkpoints / "last.pt").exists() or any(self.checkpoints.glob("step-*.pt"))
 
@@ -169,13 +169,13 @@ class RunDir:
 
     def _parts(self) -> list[Path]:
         """What is the run's own in the folder, and nothing else that lies there: none of it where there is no run."""
-        if not (self.holds_run() or self.begun() or (self.path / "network.json").exists()):
+        if not (self.holds_run() or self.has_checkpoint() or (self.path / "network.json").exists()):
             return []
         return [*filter(Path.exists, (self.path / name for name in (*FILES, WEIGHTS, PAGE, *FOLDERS)))]
 
     def write_json(self, name: str, value: Any) -> None:
         """Replace a JSON file of the run, whole or not at all."""
-        with whole(self.path / name) as file:
+        with atomic_write(self.path / name) as file:
             file.write((json.dumps(value, indent=1) + "\n").encode())
 
     def add_json(self, name: str, values: dict[str, Any]) -> None:
@@ -224,7 +224,7 @@ class RunDir:
         rows = self.metrics()
         kept = [row for row in rows if not isinstance(row.get("step"), int) or row["step"] < step]
         if len(kept) < len(rows) or self._cut_short():
-            with whole(self.path / "metrics.jsonl") as file:
+            with atomic_write(self.path / "metrics.jsonl") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in kept).encode())
 
     def _cut_short(self) -> bool:

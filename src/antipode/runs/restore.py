@@ -9,7 +9,7 @@ from torch import nn
 from antipode.core.learner import Learner
 from antipode.training import checkpoint
 from antipode.recipe.resolve import Recipe
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 from antipode.nets.weights import reopened
 from antipode.papers import build as build_learner
 
@@ -23,7 +23,7 @@ def restored(path: Path, module: nn.Module | None = None) -> Learner:
     if recipe.backbone.name.startswith("python:") and module is None:
         own = f"{path} trained a module of one's own ({recipe.backbone.name}), which cannot be built again"
         raise ValueError(f"{own}: give the Run that pretrain returned")
-    content = checkpoint.load(RunDir(path), torch.device("cpu"))
+    content = checkpoint.load(RunFolder(path), torch.device("cpu"))
     if content is None:
         raise FileNotFoundError(f"{path} holds no checkpoint, so its head and bank are not known")
     return put(recipe, content, module)

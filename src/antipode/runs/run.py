@@ -11,7 +11,7 @@ from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD
 from antipode.recipe.parsing import nearest
 from antipode.recipe.resolve import Recipe, resolve
 from antipode.runs.restore import restored
-from antipode.runs.folder import WEIGHTS, RunDir
+from antipode.runs.folder import WEIGHTS, RunFolder
 from antipode.nets.weights import Normal, bare, fit, normal, read, reopened, start
 from antipode.nets.backbone import SUPERVISED, Stem
 from antipode.nets.backbone import backbone as make_backbone
@@ -27,7 +27,7 @@ class Subject:
     """
 
     name: str
-    folder: RunDir
+    folder: RunFolder
     backbone: nn.Module
     recipe: Recipe
     run: bool = True
@@ -37,7 +37,7 @@ class Subject:
 
     def head(self) -> nn.Module | None:
         """The projection, which only the checkpoint of a run has."""
-        if not self.run or not self.folder.begun():
+        if not self.run or not self.folder.has_checkpoint():
             return None
         try:
             return restored(self.folder.path, self.module).online.head.eval()
@@ -69,7 +69,7 @@ def subject(
     if kind == "file" and not (path and name):
         raise ValueError(f"{text} names no file and network: write file:PATH@NAME, such as file:moco.pth@resnet50")
     folder = out or Path("runs") / f"{kind}-{Path(path).stem or name}".replace(":", "-")
-    data = data or RunDir(folder).read_object("network.json").get("data", "shapes")  # what it was scored on first
+    data = data or RunFolder(folder).read_object("network.json").get("data", "shapes")  # what it was scored on first
     return _foreign(text, kind, path, name, data=data, folder=folder, seed=seed)
 
 
@@ -89,7 +89,7 @@ def _run(path: Path, module: nn.Module | None, colon: str) -> Subject:
         )
     net, _ = reopened(weights, recipe.backbone.name, recipe.backbone.stem, module, recipe.views.size)
     fit(bare(net), weights, str(file))
-    return Subject(path.name, RunDir(path), net.eval(), recipe, module=module, normal=normal(file), read=which)
+    return Subject(path.name, RunFolder(path), net.eval(), recipe, module=module, normal=normal(file), read=which)
 
 
 def _which(file: Path) -> tuple[int, int]:
@@ -112,7 +112,7 @@ def _foreign(text: str, kind: str, path: str, name: str, *, data: str, folder: P
         # weights with ImageNet's stem are ImageNet's, or of something that was seen as it is
         like = Normal(IMAGENET_MEAN, IMAGENET_STD) if stem == "imagenet" and channels == 3 else None
         seen = normal(Path(path).expanduser()) or like
-    return Subject(text, RunDir(folder), net.eval(), recipe, run=False, normal=seen)
+    return Subject(text, RunFolder(folder), net.eval(), recipe, run=False, normal=seen)
 
 
 def _filled(name: str, weights: str, stem: Stem | None, channels: int) -> tuple[nn.Module, Stem | None]:

@@ -25,7 +25,7 @@ from antipode.types import Output
 
 
 @dataclass
-class Job:
+class Setup:
     """What a recipe builds."""
 
     recipe: Recipe
@@ -53,13 +53,15 @@ class Job:
                 rates = self.prepare(step)
                 yield step, epoch, rates, *self.step(batch)
             return
-        for step, epoch, owner, key in self.loader.plan(start):
+        for step, epoch, image_ids, key in self.loader.plan(start):
             rates = self.prepare(step)
-            yield step, epoch, rates, *graph(owner, key)
+            yield step, epoch, rates, *graph(image_ids, key)
 
     def _graph(self) -> Graph | None:
         """A graph of the whole step, on one GPU with a data set that lives there."""
-        fast = self.recipe.train.compile != "off" and self.device.type == "cuda" and dist.world() == 1
+        fast = (
+            self.recipe.train.compile != "off" and self.device.type == "cuda" and dist.world() == 1
+        )
         if not fast:
             return None
         self.step.compile()
@@ -69,10 +71,17 @@ class Job:
         return Graph(self.step, source.images, self.loader.views, self.loader.batch)
 
 
-DRAWING = threading.Lock()  # weights come from torch's one generator: runs in threads draw theirs one after the other
+DRAWING = (
+    threading.Lock()
+)  # weights come from torch's one generator: runs in threads draw theirs one after the other
 
 
-def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | None = None, fresh: bool = True) -> Job:
+def build(
+    recipe: Recipe,
+    splits: Splits | None = None,
+    backbone: nn.Module | None = None,
+    fresh: bool = True,
+) -> Setup:
     """Data, views, learner, optimisers and loader of a recipe, on its device; a checkpoint will follow if not fresh."""
     device = pick_device(recipe.train.device)
     dist.setup(device.type)
@@ -87,7 +96,9 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
         raise ValueError(f"train.accumulate={recipe.train.accumulate} does not divide {each}")
     data = splits or load(recipe.data.name, root=recipe.data.root, download=recipe.data.download)
     policy = dict(recipe.views.arguments)
-    views = make_views(recipe.views.policy, size=recipe.views.size, mean=data.mean, std=data.std, **policy).to(device)
+    views = make_views(
+        recipe.views.policy, size=recipe.views.size, mean=data.mean, std=data.std, **policy
+    ).to(device)
     # a policy may refuse the channels, a network the sizes
     with DRAWING:
         seen = views(torch.zeros(2, data.channels, 8, 8, dtype=torch.uint8, device=device))
@@ -99,14 +110,20 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
         if recipe.backbone.weights and fresh:
             weights.start(net, recipe.backbone.name, recipe.backbone.weights)
         learner = build_learner(
-            recipe.method.name, net, channels=data.channels, seed=recipe.train.seed, **recipe.method.arguments
+            recipe.method.name,
+            net,
+            channels=data.channels,
+            seed=recipe.train.seed,
+            **recipe.method.arguments,
         )
     if isinstance(learner.backbone, Wrapped):
         for size in sizes:
             learner.backbone.tried(data.channels, size)
     if learner.views != views.count:
         made = f"{recipe.views.policy} makes {views.count}"
-        raise ValueError(f"{recipe.method.name} needs {learner.views} views of each image but {made}")
+        raise ValueError(
+            f"{recipe.method.name} needs {learner.views} views of each image but {made}"
+        )
     learner.to(device)
     if double(recipe, device):
         learner.double()
@@ -126,16 +143,22 @@ def build(recipe: Recipe, splits: Splits | None = None, backbone: nn.Module | No
     )
     optims, schedules = optimisers(recipe, learner)
     clips = {name: recipe.optim[name].clip for name in optims}
-    step = Step(learner, optims, bf16=bf16(recipe, device), accumulate=recipe.train.accumulate, clips=clips)
-    return Job(recipe, device, learner, optims, schedules, loader, step)
+    step = Step(
+        learner, optims, bf16=bf16(recipe, device), accumulate=recipe.train.accumulate, clips=clips
+    )
+    return Setup(recipe, device, learner, optims, schedules, loader, step)
 
 
-def optimisers(recipe: Recipe, learner: Learner) -> tuple[Optims, dict[str, tuple[float, Schedule]]]:
+def optimisers(
+    recipe: Recipe, learner: Learner
+) -> tuple[Optims, dict[str, tuple[float, Schedule]]]:
     """One optimiser and one schedule for each of the learner's parameter groups."""
     groups = learner.groups()
     absent = [name for name in groups if name not in recipe.optim]
     if absent:
-        raise ValueError(f"{recipe.method.name} trains the group {absent[0]!r}, but optim.{absent[0]} is not set")
+        raise ValueError(
+            f"{recipe.method.name} trains the group {absent[0]!r}, but optim.{absent[0]} is not set"
+        )
     optims: Optims = {}
     schedules: dict[str, tuple[float, Schedule]] = {}
     for name, trained in groups.items():
@@ -161,7 +184,13 @@ def pick_device(name: str) -> torch.device:
     if name not in ("auto", "cpu", "cuda", "mps"):
         raise ValueError(f"the device is one of auto, cpu, cuda, mps, not {name!r}")
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        name = (
+            "cuda"
+            if torch.cuda.is_available()
+            else "mps"
+            if torch.backends.mps.is_available()
+            else "cpu"
+        )
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("there is no CUDA device here; use --device cpu")
     if name == "mps" and not torch.backends.mps.is_available():

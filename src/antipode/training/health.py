@@ -17,8 +17,14 @@ YOUNG = 100  # steps in which a network may still be as narrow as it was made: h
 FLAT = 0.1  # below this share of an even spread, or of the possible rank, embeddings have collapsed
 ENOUGH = 4096  # keys that are looked at: their products are a square matrix
 BLUR = 10  # logged losses that the trend is the mean of
-STILL, WHILE = 1e-4, 50  # a bank that turns less than this, as 1 - cos, in so many steps or more; on shapes 1e-2 lives
-FAR, LOST = 1.0, 0.9  # a rise of this much, and of this share of what had been gained, is a divergence
+STILL, WHILE = (
+    1e-4,
+    50,
+)  # a bank that turns less than this, as 1 - cos, in so many steps or more; on shapes 1e-2 lives
+FAR, LOST = (
+    1.0,
+    0.9,
+)  # a rise of this much, and of this share of what had been gained, is a divergence
 
 
 def settling(kept: int, batch: int, per_epoch: int) -> int:
@@ -36,7 +42,7 @@ def measure(learner: Learner, keys: Tensor) -> dict[str, float]:
     spread: mean standard deviation of a dimension, times sqrt(D): 1 for vectors all over the sphere, 0 in collapse.
     rank: RankMe (Garrido et al. 2023), the exponential of the entropy of the singular values, of at most min(N,D).
     """
-    z = unit(some(keys))
+    z = unit(subsample(keys))
     if not z.isfinite().all():
         return {}
     n, d = z.shape
@@ -54,7 +60,7 @@ def measure(learner: Learner, keys: Tensor) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def some(keys: Tensor) -> Tensor:
+def subsample(keys: Tensor) -> Tensor:
     """All keys (N,D), or every second, third and so on of a batch that is larger than needed."""
     return keys[:: -(-len(keys) // ENOUGH)]
 
@@ -100,7 +106,7 @@ class Trouble(NamedTuple):
     fatal: bool = True
 
 
-class Watch:
+class HealthMonitor:
     """What a check must know of earlier ones: how the loss went, and where the bank was. Part of a checkpoint.
 
     The first `settling` steps do not count: while a queue or bank fills, or keys replace its random start, a
@@ -109,9 +115,13 @@ class Watch:
 
     def __init__(self, settling: int = YOUNG) -> None:
         self.settling, self.rows = settling, 0
-        self.start = self.level = self.lowest = 0.0  # of the trend: its first value, the present one, the lowest
+        self.start = self.level = self.lowest = (
+            0.0  # of the trend: its first value, the present one, the lowest
+        )
         self.bank: Tensor | None = None  # (K,D) unit
-        self.checked = self.span = 0  # the step at which a bank was looked at last, and the steps before that
+        self.checked = self.span = (
+            0  # the step at which a bank was looked at last, and the steps before that
+        )
 
     @torch.no_grad()
     def drift(self, learner: Learner) -> float | None:
@@ -162,7 +172,10 @@ class Watch:
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {name: getattr(self, name) for name in ("rows", "start", "level", "lowest", "bank", "checked", "span")}
+        return {
+            name: getattr(self, name)
+            for name in ("rows", "start", "level", "lowest", "bank", "checked", "span")
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """From a checkpoint."""
@@ -177,7 +190,11 @@ def followed(row: dict[str, Any]) -> tuple[str, float]:
     """
     if "contrast" in row:
         return "contrast", row["contrast"]
-    return ("squared distance of positives", 2 - 2 * row["positive"]) if "positive" in row else ("loss", row["loss"])
+    return (
+        ("squared distance of positives", 2 - 2 * row["positive"])
+        if "positive" in row
+        else ("loss", row["loss"])
+    )
 
 
 def complaint(row: dict[str, Any], limit: int, young: int = YOUNG) -> Trouble | None:
@@ -186,7 +203,9 @@ def complaint(row: dict[str, Any], limit: int, young: int = YOUNG) -> Trouble | 
     `limit` is min(N,D).
     """
     if not math.isfinite(row["loss"]):
-        sentence = f"the loss is {row['loss']} at step {row['step']}: the learning rate is likely too high"
+        sentence = (
+            f"the loss is {row['loss']} at step {row['step']}: the learning rate is likely too high"
+        )
         return Trouble("not finite", sentence)
     if row["step"] < young:
         return None

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from antipode import dist
 from antipode.recipe.schema import Monitor
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 
 PROJECT = "antipode"  # WANDB_PROJECT names another
 
@@ -28,7 +28,7 @@ class Offline(UserWarning):
     """Weights & Biases cannot be reached, and the log is kept in the run folder."""
 
 
-def open(plan: Monitor, run: RunDir, start: int, config: dict[str, Any]) -> list[Log]:
+def open(plan: Monitor, run: RunFolder, start: int, config: dict[str, Any]) -> list[Log]:
     """The logs that a recipe asks for, from step `start` on; on rank 0 only. `config` is shown beside the curves."""
     if dist.rank() > 0:
         return []
@@ -44,12 +44,14 @@ def open(plan: Monitor, run: RunDir, start: int, config: dict[str, Any]) -> list
 class TensorBoard:
     """Event files in `tensorboard/` of the run folder."""
 
-    def __init__(self, run: RunDir, start: int, config: dict[str, Any]) -> None:
+    def __init__(self, run: RunFolder, start: int, config: dict[str, Any]) -> None:
         module = _needed("torch.utils.tensorboard", "TensorBoard", "tensorboard")
         # a resumed run repeats the steps since its last checkpoint: what was shown of them is taken back
         self.writer = module.SummaryWriter(log_dir=str(run.path / "tensorboard"), purge_step=start)
         if start == 0:
-            self.writer.add_text("recipe", f"```json\n{json.dumps(config, indent=1, default=str)}\n```", 0)
+            self.writer.add_text(
+                "recipe", f"```json\n{json.dumps(config, indent=1, default=str)}\n```", 0
+            )
 
     def row(self, values: dict[str, Any]) -> None:
         """One point for each number."""
@@ -69,13 +71,17 @@ class Wandb:
     logged as the axis of every curve, and the steps done twice are equal points on top of each other.
     """
 
-    def __init__(self, run: RunDir, config: dict[str, Any]) -> None:
+    def __init__(self, run: RunFolder, config: dict[str, Any]) -> None:
         self.module = _needed("wandb", "Weights & Biases", "wandb")
         ident = run.read_json("wandb.json").get("id")
         if ident is None:
             ident = secrets.token_hex(4)
-            run.write_json("wandb.json", {"id": ident})  # before the first contact: a crash there makes no second run
-        self.run = self._begin({"id": ident, "name": run.path.resolve().name, "dir": str(run.path), "config": config})
+            run.write_json(
+                "wandb.json", {"id": ident}
+            )  # before the first contact: a crash there makes no second run
+        self.run = self._begin(
+            {"id": ident, "name": run.path.resolve().name, "dir": str(run.path), "config": config}
+        )
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 
@@ -112,4 +118,6 @@ def _needed(module: str, title: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise ValueError(f"{title} is an extra of its own: pip install 'antipode[{extra}]'") from None
+        raise ValueError(
+            f"{title} is an extra of its own: pip install 'antipode[{extra}]'"
+        ) from None

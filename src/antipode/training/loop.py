@@ -13,20 +13,29 @@ from torch import nn
 from antipode import dist
 from antipode.data.sources.splits import Splits
 from antipode.recipe.resolve import Recipe, rescaled
-from antipode.runs.folder import RunDir, environment
+from antipode.runs.folder import RunFolder, environment
 from antipode.training import checkpoint, health, logs
-from antipode.training.build import Job, build, pick_device
+from antipode.training.build import Setup, build, pick_device
 from antipode.training.progress import display, say
-from antipode.training.record import Book, Interrupted, Monitor, Unhealthy, settling
+from antipode.training.record import Interrupted, Monitor, Recorder, Unhealthy, settling
 
 SLOW = 1.0  # seconds of a step after which ranks ask each other after every one
 
-__all__ = ["Book", "Interrupted", "Job", "Monitor", "Unhealthy", "build", "pick_device", "train"]
+__all__ = [
+    "Interrupted",
+    "Monitor",
+    "Recorder",
+    "Setup",
+    "Unhealthy",
+    "build",
+    "pick_device",
+    "train",
+]
 
 
 def train(
     recipe: Recipe,
-    run: RunDir,
+    run: RunFolder,
     *,
     splits: Splits | None = None,
     backbone: nn.Module | None = None,
@@ -39,15 +48,20 @@ def train(
 
     With `overwrite` a run that is there gives way when the new one has taken its first step, and stays if that fails.
     """
-    with dist.together(), unchanged(), torch.inference_mode(False), torch.enable_grad():  # whatever the caller is in
-        job = build(recipe, splits, backbone, fresh=overwrite or not run.begun())
+    with (
+        dist.together(),
+        unchanged(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):  # whatever the caller is in
+        job = build(recipe, splits, backbone, fresh=overwrite or not run.has_checkpoint())
         with prepared(run, overwrite) if dist.rank() == 0 else nullcontext(_nothing) as stands:
             dist.any_rank(False, job.device)  # nobody looks for a checkpoint before it is set aside
             _loop(job, run, monitor, stands, again, quiet)
 
 
 @contextmanager
-def prepared(run: RunDir, overwrite: bool) -> Iterator[Callable[[], None]]:
+def prepared(run: RunFolder, overwrite: bool) -> Iterator[Callable[[], None]]:
     """The folder for this process alone; what is yielded is to be called when the new run stands."""
     try:
         run.claim()
@@ -77,7 +91,14 @@ def _nothing() -> None:
     """Where there is no run to replace."""
 
 
-def _loop(job: Job, run: RunDir, monitor: Monitor | None, stands: Callable[[], None], again: str, quiet: bool) -> None:
+def _loop(
+    job: Setup,
+    run: RunFolder,
+    monitor: Monitor | None,
+    stands: Callable[[], None],
+    again: str,
+    quiet: bool,
+) -> None:
     """All steps that are left; `stands` is called after the first."""
     recipe, silent = job.recipe, quiet or dist.rank() > 0
     start, watch = begin(job, run)
@@ -85,7 +106,7 @@ def _loop(job: Job, run: RunDir, monitor: Monitor | None, stands: Callable[[], N
     every = max(1, round(recipe.train.checkpoint_every * job.loader.per_epoch))
     bar = display(recipe, job.loader.total, start, silent)
     with interrupts() as asked, dist.together(), closing(loggers), bar as shown:
-        book, halting = Book(job, run, shown, monitor, loggers, watch), Halt(job.device)
+        book, halting = Recorder(job, run, shown, monitor, loggers, watch), Halt(job.device)
         for step, epoch, rates, out, norm in out_of_memory(job.run(start), recipe):
             book.note(step, epoch, rates, out, norm)
             if step == start:
@@ -97,7 +118,9 @@ def _loop(job: Job, run: RunDir, monitor: Monitor | None, stands: Callable[[], N
             if done % every == 0 or done == job.loader.total or stop:
                 book.checkpoint(done)
             if stop and done < job.loader.total:
-                raise Interrupted(f"stopped after step {done} of {job.loader.total}; {again} goes on there")
+                raise Interrupted(
+                    f"stopped after step {done} of {job.loader.total}; {again} goes on there"
+                )
         book.finish()
     dist.any_rank(False, job.device)  # nobody looks for the weights before they are written
 
@@ -123,15 +146,17 @@ class Halt:
         return dist.any_rank(wanted, self.device)
 
 
-def begin(job: Job, run: RunDir) -> tuple[int, health.Watch]:
+def begin(job: Setup, run: RunFolder) -> tuple[int, health.HealthMonitor]:
     """Write what describes the run, or take up what is there; returns the first step and what is known of health."""
     content = checkpoint.load(run, job.device)
     there = len(job.loader.source)
     if content and content.get("images", there) != there:
         trained = f"{run.path} was trained on {content['images']} images and {job.recipe.data.name} has {there} now"
-        raise ValueError(f"{trained}: it goes on with the same images only, use another --out for these")
+        raise ValueError(
+            f"{trained}: it goes on with the same images only, use another --out for these"
+        )
     start = checkpoint.restore(content, job.learner, job.optims) if content else 0
-    watch = health.Watch(settling(job))
+    watch = health.HealthMonitor(settling(job))
     watch.load(content.get("health", {}) if content else {})
     if dist.rank() == 0:
         run.path.mkdir(parents=True, exist_ok=True)
@@ -180,7 +205,9 @@ def interrupts() -> Iterator[list[int]]:
         return
     try:
         yield asked
-    except ConnectionError:  # torchrun is about to end this rank too, and must not cut off its last words
+    except (
+        ConnectionError
+    ):  # torchrun is about to end this rank too, and must not cut off its last words
         raise
     except BaseException:
         _restore(before)

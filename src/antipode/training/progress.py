@@ -71,7 +71,10 @@ def say(line: str) -> None:
 
 def numbers(row: dict[str, Any], scores: dict[str, float]) -> str:
     """Loss, speed and scores in a few words."""
-    parts = [f"loss {row.get('contrast', row['loss']):.3f}", f"{row['images_per_second']:,.0f} images/s"]
+    parts = [
+        f"loss {row.get('contrast', row['loss']):.3f}",
+        f"{row['images_per_second']:,.0f} images/s",
+    ]
     return ", ".join(parts + [f"{name} {value:.1f}" for name, value in scores.items()])
 
 

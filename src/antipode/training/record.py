@@ -12,9 +12,9 @@ from antipode.core.learner import Learner
 from antipode.core.negatives import Bank, Queue
 from antipode.core.objective import Adversarial, Contrast
 from antipode.nets import weights
-from antipode.runs.folder import RunDir
+from antipode.runs.folder import RunFolder
 from antipode.training import checkpoint, health, logs
-from antipode.training.build import Job
+from antipode.training.build import Setup
 from antipode.training.progress import Shown
 from antipode.types import Output
 
@@ -29,33 +29,42 @@ class Unhealthy(UserWarning):
     """What the health check complains about."""
 
 
-class Book:
+class Recorder:
     """Keeps the record of one run."""
 
     def __init__(
         self,
-        job: Job,
-        run: RunDir,
+        job: Setup,
+        run: RunFolder,
         shown: Shown,
         monitor: Monitor | None,
         loggers: Sequence[logs.Log] = (),
-        watch: health.Watch | None = None,
+        watch: health.HealthMonitor | None = None,
     ) -> None:
-        self.job, self.run, self.shown, self.watch = job, run, shown, watch or health.Watch(settling(job))
+        self.job, self.run, self.shown, self.watch = (
+            job,
+            run,
+            shown,
+            watch or health.HealthMonitor(settling(job)),
+        )
         self.monitor, self.loggers = monitor, loggers
         self.mine = dist.rank() == 0
         self.scores: dict[str, float] = {}
         self.health: dict[str, float] = {}  # of the last check, once that counts
         self.clock, self.seen, self.warned = time.perf_counter(), 0, ""
 
-    def note(self, step: int, epoch: int, rates: dict[str, float], out: Output, norm: torch.Tensor) -> None:
+    def note(
+        self, step: int, epoch: int, rates: dict[str, float], out: Output, norm: torch.Tensor
+    ) -> None:
         """Record a step where it is due; the device is asked for numbers only then."""
         plan, total = self.job.recipe.monitor, self.job.loader.total
         self.seen += self.job.loader.batch
         checked = bool(plan.health_every) and (step % plan.health_every == 0 or step + 1 == total)
         watched = self._watched(step, epoch)
         if checked or watched or step % plan.log_every == 0 or step + 1 == total:
-            values = dist.mean(torch.stack([*out.metrics.values(), norm])).tolist()  # one transfer from the device
+            values = dist.mean(
+                torch.stack([*out.metrics.values(), norm])
+            ).tolist()  # one transfer from the device
             row: dict[str, Any] = {
                 "step": step,
                 "epoch": epoch,
@@ -93,9 +102,13 @@ class Book:
         self.shown.update(row, self.scores)
         self.watch.note(row)
         # between two checks the last one counts, or a collapse would be told again after each
-        trouble = self.watch.trouble(self.health | row, min(len(keys) * dist.world(), health.ENOUGH, keys.shape[1]))
+        trouble = self.watch.trouble(
+            self.health | row, min(len(keys) * dist.world(), health.ENOUGH, keys.shape[1])
+        )
         if trouble and trouble.fatal and self.job.recipe.train.on_collapse == "stop":
-            there = "the last checkpoint" if self.run.begun() else "the start"  # none is written of a broken network
+            there = (
+                "the last checkpoint" if self.run.has_checkpoint() else "the start"
+            )  # none is written of a broken network
             on = f"with train.on_collapse=warn the same command goes on from {there}"
             raise Interrupted(f"{trouble.sentence}; stopped because train.on_collapse=stop, {on}")
         kind = trouble.kind if trouble else ""
@@ -119,23 +132,29 @@ class Book:
         """Save on rank 0."""
         if self.mine:
             images = len(self.job.loader.source)
-            content = checkpoint.state(self.job.learner, self.job.optims, done, self.watch.state(), images)
+            content = checkpoint.state(
+                self.job.learner, self.job.optims, done, self.watch.state(), images
+            )
             checkpoint.save(self.run, content, self.job.recipe.train.keep)
 
     def finish(self) -> None:
         """Write the backbone as it came out."""
         if self.mine:
-            weights.write(self.job.learner.backbone, self.run.path / "backbone.safetensors", self._normal())
+            weights.write(
+                self.job.learner.backbone, self.run.path / "backbone.safetensors", self._normal()
+            )
 
     def _normal(self) -> weights.Normal | None:
         """How the pixels of the views are normalised; those of shapes are not, by channel."""
         made = getattr(self.job.loader.views, "normal", None)
         if made is None or self.job.recipe.views.policy == "shapes":
             return None
-        return weights.Normal(*(tuple(values.flatten().tolist()) for values in (made.mean, made.std)))
+        return weights.Normal(
+            *(tuple(values.flatten().tolist()) for values in (made.mean, made.std))
+        )
 
 
-def negatives(job: Job) -> int:
+def negatives(job: Setup) -> int:
     """How many negatives a query meets, where that is one number: a queue, or the batch."""
     objective = job.learner.objective
     contrast = objective.contrast if isinstance(objective, Adversarial) else objective
@@ -152,7 +171,7 @@ def negatives(job: Job) -> int:
     return count
 
 
-def settling(job: Job) -> int:
+def settling(job: Setup) -> int:
     """Steps before the health of a run counts."""
     kept = [len(part.vectors) for part in job.learner.modules() if isinstance(part, Queue)]
     kept += [len(part.weight) for part in job.learner.modules() if isinstance(part, Bank)]

@@ -45,7 +45,9 @@ class Step:
         self.learner, self.optims, self.bf16, self.accumulate = learner, optims, bf16, accumulate
         self.groups, self.clips = learner.groups(), clips or {}
         self.forward: Callable[[Batch], Output] = dist.parallel(learner, unused=filling(learner))
-        self.plain: Callable[[Batch], Output] | None = None  # what to fall back to while compilation is untried
+        self.plain: Callable[[Batch], Output] | None = (
+            None  # what to fall back to while compilation is untried
+        )
         weight = next(learner.parameters())
         self.device, self.dtype = weight.device, weight.dtype
 
@@ -67,7 +69,7 @@ class Step:
         for optim in self.optims.values():
             optim.zero_grad(set_to_none=True)
         outs = []
-        batch = Batch([view.to(self.dtype) for view in batch.views], batch.owner)
+        batch = Batch([view.to(self.dtype) for view in batch.views], batch.image_ids)
         for part in parts(batch, self.accumulate):
             with self._precision():
                 out = self.forward(part)
@@ -84,10 +86,14 @@ class Step:
     def compile(self) -> None:
         """Compile the forward, and with it the backward, as one graph; the first step shows whether that works."""
         self.plain = self.forward
-        self.forward = torch.compile(self.forward, fullgraph=True, dynamic=False, options=_options())
+        self.forward = torch.compile(
+            self.forward, fullgraph=True, dynamic=False, options=_options()
+        )
 
     def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
+        return (
+            torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
+        )
 
 
 class Graph:
@@ -96,15 +102,15 @@ class Graph:
     def __init__(self, step: Step, images: Tensor, views: Maker, count: int) -> None:
         self.step, self.images, self.views = step, images, views
         self.render = compiled(views.apply, "compiling the views")
-        self.owner = torch.arange(count, device=images.device)
+        self.image_ids = torch.arange(count, device=images.device)
         self.key = torch.zeros((), dtype=torch.int64, device=images.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm, self.able = 0, True
         self.stream: torch.cuda.Stream | None = None
 
-    def __call__(self, owner: Tensor, key: Tensor) -> tuple[Output, Tensor]:
+    def __call__(self, image_ids: Tensor, key: Tensor) -> tuple[Output, Tensor]:
         """The step of these images; the first ones run eagerly on a side stream, as capture demands."""
-        self.owner.copy_(owner)
+        self.image_ids.copy_(image_ids)
         self.key.copy_(key)
         if self.graph is not None:
             self.graph.replay()
@@ -114,9 +120,9 @@ class Graph:
         return self._capture() if self.able and self.warm > WARM else self._aside()
 
     def _body(self) -> tuple[Output, Tensor]:
-        chance = uniforms(self.key, self.owner, self.views)
-        views = self.render(self.images.index_select(0, self.owner), chance)
-        return self.step(Batch(views, self.owner))
+        chance = uniforms(self.key, self.image_ids, self.views)
+        views = self.render(self.images.index_select(0, self.image_ids), chance)
+        return self.step(Batch(views, self.image_ids))
 
     def _aside(self) -> tuple[Output, Tensor]:
         if self.stream is None:  # one for all steps: the allocator keeps memory for each
@@ -153,7 +159,10 @@ def parts(batch: Batch, count: int) -> list[Batch]:
     if count == 1:
         return [batch]
     pieces = [view.chunk(count) for view in batch.views]
-    return [Batch(list(views), owner) for *views, owner in zip(*pieces, batch.owner.chunk(count), strict=True)]
+    return [
+        Batch(list(views), image_ids)
+        for *views, image_ids in zip(*pieces, batch.image_ids.chunk(count), strict=True)
+    ]
 
 
 def joined(outs: list[Output]) -> Output:
@@ -163,7 +172,7 @@ def joined(outs: list[Output]) -> Output:
         torch.stack([out.loss for out in outs]).mean(),
         {name: torch.stack([out.metrics[name] for out in outs]).mean() for name in names},
         torch.cat([out.keys for out in outs]),
-        torch.cat([out.owner for out in outs]),
+        torch.cat([out.image_ids for out in outs]),
     )
 
 
@@ -175,15 +184,22 @@ def by_part(out: Output, count: int) -> Output:
         return out
 
     def turned(values: Tensor) -> Tensor:
-        places = torch.arange(world * n, device=values.device).view(world, count, n // count).transpose(0, 1).flatten()
+        places = (
+            torch.arange(world * n, device=values.device)
+            .view(world, count, n // count)
+            .transpose(0, 1)
+            .flatten()
+        )
         return dist.gather(values)[places[dist.rank() * n : (dist.rank() + 1) * n]]
 
-    return out._replace(keys=turned(out.keys), owner=turned(out.owner))
+    return out._replace(keys=turned(out.keys), image_ids=turned(out.image_ids))
 
 
 def compiled(plain: Callable[..., Any], what: str) -> Callable[..., Any]:
     """A function compiled as one graph; where that fails, it says so and goes on without."""
-    fast: list[Callable[..., Any]] = [torch.compile(plain, fullgraph=True, dynamic=False, options=_options())]
+    fast: list[Callable[..., Any]] = [
+        torch.compile(plain, fullgraph=True, dynamic=False, options=_options())
+    ]
 
     def call(*arguments: Any) -> Any:
         try:
@@ -210,9 +226,19 @@ def _options() -> dict[str, Any]:
 
 def slower(what: str, error: Exception) -> None:
     """Say that something fast did not work."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        type(error).__name__
+    ]
     reason = lines[0]
-    if reason.endswith(":") and len(lines) > 1:  # a worker's exception: the cause is where its traceback ends
-        trace = [line for line in lines if re.match(r"\w+(\.\w+)*(Error|Exception|Exceeded|OutOfResources)\b", line)]
+    if (
+        reason.endswith(":") and len(lines) > 1
+    ):  # a worker's exception: the cause is where its traceback ends
+        trace = [
+            line
+            for line in lines
+            if re.match(r"\w+(\.\w+)*(Error|Exception|Exceeded|OutOfResources)\b", line)
+        ]
         reason = f"{reason} {(trace or lines)[-1]}"
-    warnings.warn(f"{what} failed ({reason[:300]}); training goes on without it", Slower, stacklevel=3)
+    warnings.warn(
+        f"{what} failed ({reason[:300]}); training goes on without it", Slower, stacklevel=3
+    )

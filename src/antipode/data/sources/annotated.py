@@ -62,7 +62,9 @@ class Detection:
         if all(thing.outline is not None for thing in things):
             height, width = image.shape[1:]
             masks = [mask(thing.outline, height, width) for thing in things]
-            target["masks"] = torch.stack(masks) if masks else torch.zeros(0, height, width, dtype=torch.uint8)
+            target["masks"] = (
+                torch.stack(masks) if masks else torch.zeros(0, height, width, dtype=torch.uint8)
+            )
         return image, target
 
 
@@ -71,9 +73,13 @@ def mask(outline: Any, height: int, width: int) -> Tensor:
     if isinstance(outline, dict):
         counts = outline["counts"]
         if not isinstance(counts, list):
-            raise ValueError("a mask is in COCO's compressed form; decode it with pycocotools first")
+            raise ValueError(
+                "a mask is in COCO's compressed form; decode it with pycocotools first"
+            )
         values = torch.arange(len(counts)) % 2
-        return values.repeat_interleave(torch.tensor(counts)).reshape(width, height).T.to(torch.uint8)
+        return (
+            values.repeat_interleave(torch.tensor(counts)).reshape(width, height).T.to(torch.uint8)
+        )
     drawing = Image.new("L", (width, height))
     for polygon in outline:
         if len(polygon) >= 6:
@@ -103,7 +109,9 @@ def voc0712(root: Path | None, download: bool, seed: int) -> Splits:
 def _voc(name: str, years: tuple[str, ...], root: Path | None, download: bool) -> Splits:
     if download:
         _fetch_voc(base(name, root, "VOCdevkit", "it will be fetched"), years)
-    train, test = (_several(voc_detection(name, part, root, years)) for part in ("trainval", "test"))
+    train, test = (
+        _several(voc_detection(name, part, root, years)) for part in ("trainval", "test")
+    )
     return Splits(name, train, train, test, 224)
 
 
@@ -120,10 +128,16 @@ def voc_detection(name: str, part: str, root: Path | None, years: tuple[str, ...
     years = years if part == "trainval" else ("2007",)
     inside = [f"VOC{year}/ImageSets/Main/{part}.txt" for year in years]
     home = locate(name, root, ("VOCdevkit", "voc/VOCdevkit", "VOC/VOCdevkit", "."), inside, how)
-    keys = [(f"VOC{year}", key) for year, file in zip(years, inside, strict=True) for key in _lines(home / file)]
+    keys = [
+        (f"VOC{year}", key)
+        for year, file in zip(years, inside, strict=True)
+        for key in _lines(home / file)
+    ]
     things = [_voc_things(home / year / "Annotations" / f"{key}.xml") for year, key in keys]
     names = Names(f"{year}/JPEGImages/{key}.jpg" for year, key in keys)
-    return Detection(Files(home, names), things, list(range(len(keys))), VOC, list(range(1, len(VOC) + 1)))
+    return Detection(
+        Files(home, names), things, list(range(len(keys))), VOC, list(range(1, len(VOC) + 1))
+    )
 
 
 def _lines(file: Path) -> list[str]:
@@ -133,9 +147,14 @@ def _lines(file: Path) -> list[str]:
 def _voc_things(file: Path) -> list[Thing]:
     things = []
     for found in ElementTree.parse(file).getroot().iter("object"):
-        x0, y0, x1, y1 = (float(found.findtext(f"bndbox/{corner}", "0")) for corner in ("xmin", "ymin", "xmax", "ymax"))
+        x0, y0, x1, y1 = (
+            float(found.findtext(f"bndbox/{corner}", "0"))
+            for corner in ("xmin", "ymin", "xmax", "ymax")
+        )
         label = VOC.index(found.findtext("name", ""))
-        things.append(Thing(label, (x0 - 1, y0 - 1, x1, y1), None, found.findtext("difficult") == "1"))
+        things.append(
+            Thing(label, (x0 - 1, y0 - 1, x1, y1), None, found.findtext("difficult") == "1")
+        )
     return things
 
 
@@ -163,10 +182,18 @@ def coco_detection(part: str, root: Path | None) -> Detection:
         x, y, width, height = note["bbox"]
         crowd = bool(note.get("iscrowd"))
         box = (x, y, x + width, y + height)
-        things[note["image_id"]].append(Thing(number[note["category_id"]], box, note["segmentation"], crowd))
+        things[note["image_id"]].append(
+            Thing(number[note["category_id"]], box, note["segmentation"], crowd)
+        )
     read = Files(home / images, Names(image["file_name"] for image in notes["images"]))
     classes = [category["name"] for category in categories]
-    return Detection(read, list(things.values()), list(things), classes, [category["id"] for category in categories])
+    return Detection(
+        read,
+        list(things.values()),
+        list(things),
+        classes,
+        [category["id"] for category in categories],
+    )
 
 
 def _several(objects: Detection) -> Decoded:
@@ -184,6 +211,12 @@ DETECTION: dict[str, Callable[[str, Path | None], Detection]] = {
 def detection(name: str, split: str, root: str | Path | None = None) -> Detection:
     """The images of a data set with their objects; split is `train` or `test` (COCO's val)."""
     if name not in DETECTION or split not in ("train", "test"):
-        raise ValueError(f"no objects for {name} {split}; there are {', '.join(DETECTION)} with train and test")
-    parts = {"train": "train", "test": "val"} if name == "coco" else {"train": "trainval", "test": "test"}
+        raise ValueError(
+            f"no objects for {name} {split}; there are {', '.join(DETECTION)} with train and test"
+        )
+    parts = (
+        {"train": "train", "test": "val"}
+        if name == "coco"
+        else {"train": "trainval", "test": "test"}
+    )
     return DETECTION[name](parts[split], Path(root) if root else None)

@@ -56,11 +56,17 @@ HELP = {
 }
 
 
-Given: TypeAlias = str | Dataset[Any] | tuple[Dataset[Any], Dataset[Any]]  # by name, one's own, one's own (train, test)
+Given: TypeAlias = (
+    str | Dataset[Any] | tuple[Dataset[Any], Dataset[Any]]
+)  # by name, one's own, one's own (train, test)
 
 
 def load(
-    name: Given | Splits, root: str | Path | None = None, download: bool = False, seed: int = 0, ask: bool = True
+    name: Given | Splits,
+    root: str | Path | None = None,
+    download: bool = False,
+    seed: int = 0,
+    ask: bool = True,
 ) -> Splits:
     """The splits of a data set by name or of torch Datasets; ValueError or FileNotFoundError says what is wrong.
 
@@ -75,7 +81,9 @@ def load(
     except (URLError, ConnectionError, TimeoutError) as error:
         cause = getattr(error, "reason", None) or error
         where = f"put its files into {root or 'the folder that ANTIPODE_DATA names'} by hand"
-        raise FileNotFoundError(f"{name} cannot be downloaded ({cause}): try again, or {where}") from error
+        raise FileNotFoundError(
+            f"{name} cannot be downloaded ({cause}): try again, or {where}"
+        ) from error
 
 
 def _named(name: str, where: Path | None, download: bool, seed: int) -> Splits:
@@ -83,7 +91,9 @@ def _named(name: str, where: Path | None, download: bool, seed: int) -> Splits:
     if colon and prefix in PREFIXES and rest:
         return PREFIXES[prefix](rest, where, download)
     if prefix == "python":
-        raise ValueError(f"these images came from Python, as a {rest}: give data= again, a Dataset or (train, test)")
+        raise ValueError(
+            f"these images came from Python, as a {rest}: give data= again, a Dataset or (train, test)"
+        )
     if name not in SETS:
         raise ValueError(unknown(name))
     return SETS[name](where, download, seed)
@@ -112,7 +122,9 @@ def datasets(given: Any) -> list[Dataset[Any]]:
         kinds = " and ".join(dict.fromkeys(type(one).__name__ for one in found)) or "nothing"
         many = f"{len(found)} of " if len(found) > 2 else ""
         own = "a class with __len__ and __getitem__, which gives an image or (image, label), is one"
-        raise ValueError(f"data is a name, a torch Dataset or a pair (train, test) of them, not {many}{kinds}: {own}")
+        raise ValueError(
+            f"data is a name, a torch Dataset or a pair (train, test) of them, not {many}{kinds}: {own}"
+        )
     return found
 
 
@@ -121,7 +133,9 @@ def _own(train: Dataset[Any], test: Dataset[Any] | None = None, *, ask: bool = T
     source: Source = wrap(train, ask=ask)
     held: Source | None = None if test is None else wrap(test, ask=ask)
     if held is not None and held.channels != source.channels:
-        raise ValueError(f"train images have {source.channels} channels and test images {held.channels}")
+        raise ValueError(
+            f"train images have {source.channels} channels and test images {held.channels}"
+        )
     size = source.size  # type: ignore[attr-defined]  # both kinds have one
     first, *more = _without_gaps(*((source,) if held is None else together(source, held)))
     return Splits(type(train).__name__, first, first, next(iter(more), None), size, *normal(first))
@@ -134,7 +148,9 @@ def _without_gaps(*sources: Source) -> list[Source]:
         return [*sources]
     there = torch.unique(torch.cat(known))
     there = there[there >= 0]  # -1: not labelled
-    if not len(there) or int(there[-1]) < max(len(there), *(len(source.classes or ()) for source in sources)):
+    if not len(there) or int(there[-1]) < max(
+        len(there), *(len(source.classes or ()) for source in sources)
+    ):
         return [*sources]
     names = [str(int(label)) for label in there]
     return [_renumbered(source, there, names) for source in sources]

@@ -102,7 +102,9 @@ def fit(image: Tensor, channels: int) -> Tensor:
 
 def _pixels(data: bytes, file: BinaryIO, found: Header, channels: int) -> Tensor:
     if FAST_JPEG is not None and data.startswith(JPEG) and channels in (1, 3):
-        image: Tensor = FAST_JPEG(torch.from_numpy(np.frombuffer(data, np.uint8).copy()), channels, False)
+        image: Tensor = FAST_JPEG(
+            torch.from_numpy(np.frombuffer(data, np.uint8).copy()), channels, False
+        )
         return image
     if data.startswith(NPY):
         return tensor(np.load(file, allow_pickle=False), channels=channels)
@@ -115,7 +117,9 @@ def _picture_header(file: BinaryIO, magic: bytes) -> Header:
     try:
         image = Image.open(file, formats=FORMATS)
         if not (magic.startswith(TIFF) and getattr(image, "n_frames", 1) > 1):
-            return Header(*image.size, 0, ";16" in f"{image.tile}{image.mode}" or image.mode in ("I", "F"))
+            return Header(
+                *image.size, 0, ";16" in f"{image.tile}{image.mode}" or image.mode in ("I", "F")
+            )
     except UnidentifiedImageError:
         if not magic.startswith(TIFF):
             raise
@@ -125,7 +129,10 @@ def _picture_header(file: BinaryIO, magic: bytes) -> Header:
 
 
 def _npy_header(file: BinaryIO) -> Header:
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     shape, _, dtype = read[np.lib.format.read_magic(file)](file)
     return _array_header(shape, dtype)
 
@@ -142,7 +149,9 @@ def _array_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Header:
 def _check(found: Header) -> None:
     width, height, bands, _ = found
     if width * height * max(bands, 3) > 3 * PIXELS:
-        raise ValueError(f"has {width} x {height} pixels of {bands or 3} channels, more than {PIXELS:,} of 3")
+        raise ValueError(
+            f"has {width} x {height} pixels of {bands or 3} channels, more than {PIXELS:,} of 3"
+        )
     if min(width, height) < 2:
         raise ValueError(f"is {width} x {height} px: nothing to crop")
     if max(width, height) > LONGEST * min(width, height):
@@ -159,7 +168,9 @@ def _eight_bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.asarray(np.rint(array * 255), np.uint8)
     if array.dtype in (np.uint16, np.int16, np.int32) and 0 <= low and high < 1 << 16:
         return np.asarray(np.right_shift(array, 8), np.uint8)
-    raise ValueError(f"holds {array.dtype} from {low} to {high}, not 8 or 16 bits or floats in [0,1]")
+    raise ValueError(
+        f"holds {array.dtype} from {low} to {high}, not 8 or 16 bits or floats in [0,1]"
+    )
 
 
 def _tifffile() -> Any:

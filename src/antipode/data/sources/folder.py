@@ -26,7 +26,10 @@ from antipode.data.sources.source import Decoded, Numbered, Skip, Some, subset, 
 from antipode.data.sources.splits import Splits, normal
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png")
-TRAIN, TEST = ("train", "training"), ("val", "valid", "validation", "test", "testing")  # folders that are splits
+TRAIN, TEST = (
+    ("train", "training"),
+    ("val", "valid", "validation", "test", "testing"),
+)  # folders that are splits
 UNLABELLED = ("unlabeled", "unlabelled")
 HELD_OUT = 10  # one in so many images of a class is the test split where the folder has none
 
@@ -65,8 +68,14 @@ class Files:
         digest = hashlib.blake2b(str(self.root.resolve()).encode(), digest_size=16)
         for name in self.names:
             file = Path(self.root, name)
-            found = file.stat() if file.exists() else None  # one that has gone is told when it is read
-            digest.update(f"\n{name} {found and (found.st_size, found.st_mtime_ns)}".encode("utf-8", "surrogateescape"))
+            found = (
+                file.stat() if file.exists() else None
+            )  # one that has gone is told when it is read
+            digest.update(
+                f"\n{name} {found and (found.st_size, found.st_mtime_ns)}".encode(
+                    "utf-8", "surrogateescape"
+                )
+            )
         return digest.hexdigest()
 
 
@@ -79,7 +88,9 @@ def walk(root: Path) -> tuple[list[str], list[Skip]]:
         name, item = entry
         try:
             if not item.is_file():
-                skipped.append(Skip(name, "leads nowhere" if item.is_symlink() else "is not a regular file"))
+                skipped.append(
+                    Skip(name, "leads nowhere" if item.is_symlink() else "is not a regular file")
+                )
             elif item.stat().st_size == 0:
                 skipped.append(Skip(name, "has no bytes"))
             else:
@@ -142,25 +153,40 @@ def scan(root: Path, names: list[str]) -> Scan:
             return Skip(name, f"cannot be opened ({error.strerror})")
 
     with ThreadPoolExecutor(8) as pool:
-        looks = list(track(pool.map(look, names, chunksize=64), len(names), f"reading headers in {root}"))
-    headers = {name: look for name, look in zip(names, looks, strict=True) if isinstance(look, decode.Header)}
+        looks = list(
+            track(pool.map(look, names, chunksize=64), len(names), f"reading headers in {root}")
+        )
+    headers = {
+        name: look
+        for name, look in zip(names, looks, strict=True)
+        if isinstance(look, decode.Header)
+    }
     skipped = [look for look in looks if isinstance(look, Skip)]
     bands = Counter(header.bands for header in headers.values())
     common = bands.most_common(1)[0][0] if bands else 0
     channels = common or 3
     for name, header in list(headers.items()):
         if not _fits(header.bands, channels):
-            skipped.append(Skip(name, f"has {header.bands or 3} channels where {channels} are expected"))
+            skipped.append(
+                Skip(name, f"has {header.bands or 3} channels where {channels} are expected")
+            )
             del headers[name]
     deep = sum(header.deep for header in headers.values())
     if deep:
-        warnings.warn(f"{deep} images of {root} have more than 8 bits a channel; the upper 8 are used", stacklevel=3)
+        warnings.warn(
+            f"{deep} images of {root} have more than 8 bits a channel; the upper 8 are used",
+            stacklevel=3,
+        )
     sides = [min(header.width, header.height) for header in headers.values()] or [224]
     return Scan(list(headers), sorted(skipped), channels, min(224, int(statistics.median(sides))))
 
 
 def _fits(bands: int, channels: int) -> bool:
-    return bands == channels or (channels in (1, 3) and bands == 0) or (channels == 3 and bands in (1, 2, 4))
+    return (
+        bands == channels
+        or (channels in (1, 3) and bands == 0)
+        or (channels == 3 and bands in (1, 2, 4))
+    )
 
 
 def tree(root: Path, *, classes: list[str] | None = None, trusted: bool = False) -> Decoded:
@@ -176,7 +202,10 @@ def tree(root: Path, *, classes: list[str] | None = None, trusted: bool = False)
         wanted, everything = set(classes), files
         files = [name for name in files if name.split("/", 1)[0] in wanted]
         if not trusted:  # of a published set a part may be asked for
-            skipped += [Skip(name, "lies in no class folder") for name in sorted(set(everything) - set(files))]
+            skipped += [
+                Skip(name, "lies in no class folder")
+                for name in sorted(set(everything) - set(files))
+            ]
         if not files:
             raise ValueError(
                 f"{root} has none of the {len(classes)} class folders with images in them, such as {classes[0]}"
@@ -194,13 +223,18 @@ def tree(root: Path, *, classes: list[str] | None = None, trusted: bool = False)
     return Decoded(reader, names, labels, folders, found.channels, found.size, tuple(skipped))
 
 
-def _classes(root: Path, names: list[str], classes: list[str] | None) -> tuple[Tensor | None, list[str] | None]:
+def _classes(
+    root: Path, names: list[str], classes: list[str] | None
+) -> tuple[Tensor | None, list[str] | None]:
     """Labels (N,) and class names from the first folder of each path; none where there is nothing to tell apart."""
     first = [name.split("/", 1)[0] if "/" in name else "" for name in names]
     folders = classes or sorted(set(first))
     if classes is None and len(folders) == 1:
         if folders[0]:
-            warnings.warn(f"{root} has the one class {folders[0]}, so its images are taken as unlabelled", stacklevel=4)
+            warnings.warn(
+                f"{root} has the one class {folders[0]}, so its images are taken as unlabelled",
+                stacklevel=4,
+            )
         return None, None
     if "" in folders:
         loose = first.count("")
@@ -218,17 +252,24 @@ def folder(path: str | Path) -> Splits:
     root = Path(path).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root}")
-    folders = sorted(item.name for item in root.iterdir() if item.is_dir() and not item.name.startswith("."))
+    folders = sorted(
+        item.name for item in root.iterdir() if item.is_dir() and not item.name.startswith(".")
+    )
     first, second = (_named(folders, names) for names in (TRAIN, TEST))
     if first and second:
         train = tree(root / first)
         test: Decoded | None = _test(root / second, train)
         if others := [name for name in folders if name not in (first, second)]:
-            warnings.warn(f"{root} has {', '.join(others)} beside {first} and {second}: not read", stacklevel=3)
+            warnings.warn(
+                f"{root} has {', '.join(others)} beside {first} and {second}: not read",
+                stacklevel=3,
+            )
     else:
         # `train` alone is a split; among other folders it is a class, as it is in VOC
         train, test = held_out(tree(root / first if first and folders == [first] else root))
-        if len(folders) > 1 and all(name.lower() in (*TRAIN, *TEST, *UNLABELLED) for name in folders):
+        if len(folders) > 1 and all(
+            name.lower() in (*TRAIN, *TEST, *UNLABELLED) for name in folders
+        ):
             one = f"{', '.join(folders)} of {root} are taken as classes"
             warnings.warn(f"{one}: splits are train with val or test", stacklevel=3)
     return Splits(f"folder:{path}", train, train, test, train.size, *normal(train))
@@ -241,14 +282,22 @@ def _named(folders: list[str], names: tuple[str, ...]) -> str | None:
 
 def _test(root: Path, train: Decoded) -> Decoded:
     """The test images with the classes, channels and size of the training images."""
-    folders = {item.name for item in root.iterdir() if item.is_dir() and not item.name.startswith(".")}
+    folders = {
+        item.name for item in root.iterdir() if item.is_dir() and not item.name.startswith(".")
+    }
     extra = sorted(folders - set(train.classes or folders))
     if extra:
-        raise ValueError(f"{root} has {len(extra)} classes that train has not, the first: {extra[0]}")
+        raise ValueError(
+            f"{root} has {len(extra)} classes that train has not, the first: {extra[0]}"
+        )
     test = tree(root, classes=train.classes)
     if test.channels != train.channels:
-        raise ValueError(f"{root} has images of {test.channels} channels but train of {train.channels}")
-    return replace(test, labels=test.labels if train.classes else None, classes=train.classes, size=train.size)
+        raise ValueError(
+            f"{root} has images of {test.channels} channels but train of {train.channels}"
+        )
+    return replace(
+        test, labels=test.labels if train.classes else None, classes=train.classes, size=train.size
+    )
 
 
 def listed(root: Path, names: list[str], labels: Tensor | list[int], classes: list[str]) -> Decoded:
@@ -256,7 +305,9 @@ def listed(root: Path, names: list[str], labels: Tensor | list[int], classes: li
     if not names:
         raise ValueError(f"the list of images in {root} is empty")
     if not (root / names[0]).exists():
-        raise FileNotFoundError(f"a list names {len(names)} images in {root}, but {names[0]} is not there")
+        raise FileNotFoundError(
+            f"a list names {len(names)} images in {root}, but {names[0]} is not there"
+        )
     held = Names(names)
     return Decoded(Files(root, held), held, torch.as_tensor(labels, dtype=torch.int64), classes)
 

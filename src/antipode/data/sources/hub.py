@@ -39,7 +39,9 @@ def hub(name: str) -> Splits:
     try:
         import datasets  # noqa: PLC0415
     except ImportError as error:
-        raise ValueError(f"hf:{name} needs the datasets package: pip install 'antipode[data]'") from error
+        raise ValueError(
+            f"hf:{name} needs the datasets package: pip install 'antipode[data]'"
+        ) from error
     path, _, config = name.partition("@")
     try:
         found = datasets.load_dataset(path, config or None)
@@ -66,4 +68,8 @@ def _source(name: str, table: Any) -> Memory | Decoded:
         raise ValueError(f"hf:{name} has no image column, only {', '.join(kinds)}")
     label = next((column for column, kind in kinds.items() if kind == "ClassLabel"), None)
     labels = torch.tensor(table[label]) if label else None
-    return wrap(Rows(table, image), given=labels, classes=list(table.features[label].names) if label else None)
+    return wrap(
+        Rows(table, image),
+        given=labels,
+        classes=list(table.features[label].names) if label else None,
+    )

@@ -18,24 +18,28 @@ ASKED = 10_000  # items that are read for their labels alone, at most: their ima
 BROKEN = object()  # in the place of the label of an item that cannot be read
 
 
-def told(dataset: Dataset[Any], count: int) -> Sequence[Any] | Tensor | None:
+def stored_labels(dataset: Dataset[Any], count: int) -> Sequence[Any] | Tensor | None:
     """The labels that a Dataset tells without being read, as it has them."""
     if isinstance(dataset, Subset):
-        whole = told(dataset.dataset, len(dataset.dataset))  # type: ignore[arg-type]
+        whole = stored_labels(dataset.dataset, len(dataset.dataset))  # type: ignore[arg-type]
         return None if whole is None else [whole[index] for index in dataset.indices]
     if isinstance(dataset, ConcatDataset):
-        parts = [told(part, len(part)) for part in dataset.datasets]  # type: ignore[arg-type]
+        parts = [stored_labels(part, len(part)) for part in dataset.datasets]  # type: ignore[arg-type]
         known = [part for part in parts if part is not None]
         return list(itertools.chain.from_iterable(known)) if len(known) == len(parts) else None
     for name in ("targets", "labels"):
         found: Any = getattr(dataset, name, None)
-        sized = hasattr(found, "__len__") and getattr(found, "ndim", 1) > 0 and not isinstance(found, dict)
+        sized = (
+            hasattr(found, "__len__")
+            and getattr(found, "ndim", 1) > 0
+            and not isinstance(found, dict)
+        )
         if sized and len(found) == count:
             return found if _at_once(found) else list(found)
     return None
 
 
-def asked(dataset: Dataset[Any], count: int) -> list[Any] | None:
+def read_labels(dataset: Dataset[Any], count: int) -> list[Any] | None:
     """The labels of all items, each of which is read for it; None, with a warning, where that would take long."""
     if count > ASKED:
         text = f"{type(dataset).__name__} has no `targets`, and {count} items are too many to read for their labels"
@@ -69,7 +73,9 @@ def numbers(given: Any, classes: list[str] | None) -> tuple[Tensor | None, list[
     try:
         return _whole(given), classes
     except (TypeError, ValueError, RuntimeError):
-        odd = next((label for label in given if label is not None and not isinstance(label, int)), given[0])
+        odd = next(
+            (label for label in given if label is not None and not isinstance(label, int)), given[0]
+        )
         kind = f"the {type(odd).__name__} {str(odd)[:40]!r}"
         text = f"labels are whole numbers from 0 on, one-hot rows or names, one for each class; {kind} is none"
         warnings.warn(f"{text}, and the labels are not used", stacklevel=4)
@@ -78,7 +84,9 @@ def numbers(given: Any, classes: list[str] | None) -> tuple[Tensor | None, list[
 
 def _at_once(given: Any) -> bool:
     """Whether labels are numbers in one piece."""
-    return isinstance(given, Tensor) or (isinstance(given, np.ndarray) and given.dtype.kind in "biuf")
+    return isinstance(given, Tensor) or (
+        isinstance(given, np.ndarray) and given.dtype.kind in "biuf"
+    )
 
 
 def _order(given: Sequence[str | None], classes: list[str] | None) -> list[str]:
@@ -89,7 +97,9 @@ def _order(given: Sequence[str | None], classes: list[str] | None) -> list[str]:
 def _whole(given: Any) -> Tensor:
     """Numbers or rows as int64 (N,) or (N,K); rows with a single 1 are numbers. An error where they are neither."""
     try:
-        rows = torch.as_tensor(given)  # at once: a million tensors of one number take seconds and a gigabyte
+        rows = torch.as_tensor(
+            given
+        )  # at once: a million tensors of one number take seconds and a gigabyte
     except (TypeError, ValueError, RuntimeError):
         each = [torch.as_tensor(-1 if label is None else label) for label in given]
         rows = torch.stack([label.reshape(()) if label.numel() == 1 else label for label in each])
@@ -98,7 +108,9 @@ def _whole(given: Any) -> Tensor:
         raise ValueError("neither")
     if found.ndim == 2 and found.shape[1] == 1:
         return found[:, 0]
-    one_hot = found.ndim == 2 and bool(((found == 0) | (found == 1)).all() and (found.sum(1) == 1).all())
+    one_hot = found.ndim == 2 and bool(
+        ((found == 0) | (found == 1)).all() and (found.sum(1) == 1).all()
+    )
     return found.argmax(1) if one_hot else found
 
 
@@ -108,13 +120,18 @@ def together(train: Source, test: Source) -> tuple[Source, Source]:
     if ours is None or theirs is None:
         return train, test
     if ours.ndim != theirs.ndim:
-        columns, most = (ours if ours.ndim == 2 else theirs).shape[1], int((theirs if ours.ndim == 2 else ours).max())
+        columns, most = (
+            (ours if ours.ndim == 2 else theirs).shape[1],
+            int((theirs if ours.ndim == 2 else ours).max()),
+        )
         if most >= columns:
             text = f"the labels of train and test do not go together: rows of {columns} classes and a number {most}"
             raise ValueError(text)
         return _rows(train, columns), _rows(test, columns)
     mine, other = train.classes or [], test.classes or []
-    clear = len({*mine}) == len(mine) > int(ours.max()) and len({*other}) == len(other) > int(theirs.max())
+    clear = len({*mine}) == len(mine) > int(ours.max()) and len({*other}) == len(other) > int(
+        theirs.max()
+    )
     if ours.ndim > 1 or mine == other or not clear:
         return train, test
     names = [*mine, *(name for name in other if name not in mine)]

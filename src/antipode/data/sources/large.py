@@ -29,7 +29,9 @@ def imagenet100(root: Path | None, download: bool, seed: int) -> Splits:
     for part in ("train", "val"):
         absent = [name for name in names if not (home / part / name).is_dir()]
         if absent:
-            raise FileNotFoundError(f"{home / part} lacks {len(absent)} of the 100 classes, the first: {absent[0]}")
+            raise FileNotFoundError(
+                f"{home / part} lacks {len(absent)} of the 100 classes, the first: {absent[0]}"
+            )
     train, test = (tree(home / part, classes=names, trusted=True) for part in ("train", "val"))
     return Splits("imagenet100", train, train, test, 224)
 
@@ -53,12 +55,21 @@ def tinyimagenet(root: Path | None, download: bool, seed: int) -> Splits:
 
 def places205(root: Path | None, download: bool, seed: int) -> Splits:
     """Places205: 2,448,873 + 20,500 images, 205 classes; class folders, or the official lists."""
-    folders, how = ("places205", "Places205", "."), "unpack imagesPlaces205_resize.tar.gz and its lists there"
+    folders, how = (
+        ("places205", "Places205", "."),
+        "unpack imagesPlaces205_resize.tar.gz and its lists there",
+    )
     top = base("places205", root, "train and val", how)
     try:
         home = locate("places205", top, folders, ("train", "val"), how)
     except FileNotFoundError:
-        home = locate("places205", top, folders, ("train_places205.csv", "val_places205.csv", "images256"), how)
+        home = locate(
+            "places205",
+            top,
+            folders,
+            ("train_places205.csv", "val_places205.csv", "images256"),
+            how,
+        )
         train, test = (_places_list(home, f"{part}_places205.csv") for part in ("train", "val"))
     else:
         train = tree(home / "train", trusted=True)
@@ -77,7 +88,10 @@ def _places_list(home: Path, file: str) -> Decoded:
 
 def inat18(root: Path | None, download: bool, seed: int) -> Splits:
     """INaturalist 2018: 437,513 + 24,426 images, 8,142 species; the official json lists."""
-    folders, how = ("inat18", "inat2018", "iNaturalist", "."), "unpack train_val2018.tar.gz and its json lists there"
+    folders, how = (
+        ("inat18", "inat2018", "iNaturalist", "."),
+        "unpack train_val2018.tar.gz and its json lists there",
+    )
     home = locate("inat18", root, folders, ("train2018.json", "val2018.json"), how)
     # torchvision.datasets.INaturalist(version="2018") renames the folder of the archive to its year
     images = "2018" if (home / "2018").is_dir() else "train_val2018"
@@ -90,6 +104,11 @@ def _inat_list(home: Path, file: str, images: str) -> Decoded:
     species = sorted(notes["categories"], key=lambda category: category["id"])
     number = {category["id"]: index for index, category in enumerate(species)}
     label = {note["image_id"]: number[note["category_id"]] for note in notes["annotations"]}
-    rows = [(image["file_name"].removeprefix("train_val2018/"), label[image["id"]]) for image in notes["images"]]
+    rows = [
+        (image["file_name"].removeprefix("train_val2018/"), label[image["id"]])
+        for image in notes["images"]
+    ]
     classes = [str(category["name"]) for category in species]
-    return listed(home / images, [name for name, _ in rows], [number for _, number in rows], classes)
+    return listed(
+        home / images, [name for name, _ in rows], [number for _, number in rows], classes
+    )

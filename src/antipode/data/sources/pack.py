@@ -29,11 +29,13 @@ from antipode.data.sources.catalog import load
 from antipode.data.sources.packed import FORMAT, RECORD, checksum
 from antipode.data.sources.source import Decoded, Memory, Skip, Source, warn_skipped
 from antipode.data.sources.splits import Splits
-from antipode.files import sync, whole
+from antipode.files import atomic_write, sync
 
 PART = 1024  # images in a part: what a killed run may lose
 
-Stored = tuple[bytes, int, int]  # bytes, height, width; height and width are 0 where the bytes are encoded
+Stored = tuple[
+    bytes, int, int
+]  # bytes, height, width; height and width are 0 where the bytes are encoded
 Store = Callable[[int], Stored | Skip]
 
 
@@ -67,28 +69,47 @@ def pack(
     if splits.test is not None:
         parts["test"] = splits.test
     aside = home.with_name(home.name + ".partial")
-    _begin(aside, {"data": splits.name, "size": size, "quality": quality, "seed": seed, "images": _digest(parts)})
+    _begin(
+        aside,
+        {
+            "data": splits.name,
+            "size": size,
+            "quality": quality,
+            "seed": seed,
+            "images": _digest(parts),
+        },
+    )
     if not (aside / "meta.json").exists():
         with (
             ThreadPoolExecutor(workers or cores(1)) as pool,
             bar(_count(parts), f"packing {splits.name}", show=progress) as done,
         ):
             metas = {
-                name: _split(aside / name, source, partial(_stored, source, size, quality), pool, done)
+                name: _split(
+                    aside / name, source, partial(_stored, source, size, quality), pool, done
+                )
                 for name, source in parts.items()
             }
         _describe(aside, splits, metas)
     lost = _finish(aside, home)
     warn_skipped(
-        splits.name, lost, _count(parts) + sum(len(getattr(source, "skipped", ())) for source in parts.values())
+        splits.name,
+        lost,
+        _count(parts) + sum(len(getattr(source, "skipped", ())) for source in parts.values()),
     )
     return home
 
 
 def _describe(aside: Path, splits: Splits, metas: dict[str, Any]) -> None:
     """Write meta.json, which says that all is there."""
-    meta = {"format": FORMAT, "name": splits.name, "size": splits.size, "mean": splits.mean, "std": splits.std}
-    with whole(aside / "meta.json") as file:
+    meta = {
+        "format": FORMAT,
+        "name": splits.name,
+        "size": splits.size,
+        "mean": splits.mean,
+        "std": splits.std,
+    }
+    with atomic_write(aside / "meta.json") as file:
         file.write(json.dumps(meta | {"splits": metas}, indent=1).encode())
 
 
@@ -112,9 +133,11 @@ def _begin(aside: Path, plan: dict[str, Any]) -> None:
         earlier = json.loads(file.read_text())
         if earlier != plan:
             changed = ", ".join(key for key in plan if earlier.get(key) != plan[key])
-            raise ValueError(f"{aside} is left from packing with other {changed}; remove it to begin anew")
+            raise ValueError(
+                f"{aside} is left from packing with other {changed}; remove it to begin anew"
+            )
         return
-    with whole(file) as handle:
+    with atomic_write(file) as handle:
         handle.write(json.dumps(plan).encode())
 
 
@@ -139,13 +162,20 @@ def _split(
         raise ValueError(
             f"none of the {len(source)} images of {home.name} can be read, the first: {' '.join(skipped[0])}"
         )
-    arrays = {"index": index, "names": np.array([os.fsencode(_name(source, at)) for at in index["at"].tolist()])}
+    arrays = {
+        "index": index,
+        "names": np.array([os.fsencode(_name(source, at)) for at in index["at"].tolist()]),
+    }
     if source.labels is not None:
         arrays["labels"] = source.labels.cpu().numpy()[index["at"]]
     for name, array in arrays.items():
-        with whole(home / f"{name}.npy") as file:
+        with atomic_write(home / f"{name}.npy") as file:
             np.save(file, array)
-    facts = {"classes": source.classes, "channels": source.channels, "size": getattr(source, "size", 224)}
+    facts = {
+        "classes": source.classes,
+        "channels": source.channels,
+        "size": getattr(source, "size", 224),
+    }
     files = {f"{name}.npy": checksum(home / f"{name}.npy") for name in arrays}
     earlier = [list(skip) for skip in getattr(source, "skipped", ())]
     return facts | {"files": files, "parts": lengths, "skipped": earlier + skipped}
@@ -154,7 +184,7 @@ def _split(
 def _part(home: Path, number: int, wanted: range, store: Store, pool: ThreadPoolExecutor) -> None:
     """Write one part and then the note that says it is whole."""
     records, skipped, offset = [], [], 0
-    with whole(home / f"part-{number:05d}.bin") as file:
+    with atomic_write(home / f"part-{number:05d}.bin") as file:
         for at, found in zip(wanted, pool.map(store, wanted), strict=True):
             if isinstance(found, Skip):
                 skipped.append(found)
@@ -163,7 +193,7 @@ def _part(home: Path, number: int, wanted: range, store: Store, pool: ThreadPool
             file.write(data)
             records.append((number, offset, len(data), height, width, zlib.crc32(data), at))
             offset += len(data)
-    with whole(home / f"part-{number:05d}.npz") as file:
+    with atomic_write(home / f"part-{number:05d}.npz") as file:
         lost = np.array(skipped, dtype=np.str_).reshape(-1, 2)
         np.savez(file, index=np.array(records, RECORD), skipped=lost)
 
@@ -197,7 +227,9 @@ def _jpeg(image: Tensor, quality: int) -> bytes:
         raise ValueError(f"has {len(image)} channels, which JPEG cannot hold")
     file = io.BytesIO()
     pixels = image.permute(1, 2, 0).contiguous().numpy()
-    Image.fromarray(pixels if len(image) == 3 else pixels[:, :, 0]).save(file, "JPEG", quality=quality)
+    Image.fromarray(pixels if len(image) == 3 else pixels[:, :, 0]).save(
+        file, "JPEG", quality=quality
+    )
     return file.getvalue()
 
 
@@ -217,6 +249,10 @@ def _digest(parts: dict[str, Source]) -> list[int]:
             digests.append(zlib.crc32(source.images.cpu().contiguous().numpy().data))
         else:
             digests.append(
-                zlib.crc32("\n".join(_name(source, at) for at in range(len(source))).encode("utf-8", "replace"))
+                zlib.crc32(
+                    "\n".join(_name(source, at) for at in range(len(source))).encode(
+                        "utf-8", "replace"
+                    )
+                )
             )
     return digests

@@ -70,17 +70,31 @@ class Records:
         data, record = self.stored(index), self.index[index]
         if not record["height"]:
             return decode.decode(data.tobytes(), channels=self.channels)
-        return torch.from_numpy(data).view(int(record["height"]), int(record["width"]), -1).permute(2, 0, 1)
+        return (
+            torch.from_numpy(data)
+            .view(int(record["height"]), int(record["width"]), -1)
+            .permute(2, 0, 1)
+        )
 
 
 def packed(path: str | Path) -> Splits:
     """What `pack` has written. Sizes and the checksums of indices are checked here, those of the images by `verify`."""
     home = Path(path).expanduser()
     meta = _meta(home)
-    found: dict[str, Memory | Decoded] = {name: _split(home / name, part) for name, part in meta["splits"].items()}
+    found: dict[str, Memory | Decoded] = {
+        name: _split(home / name, part) for name, part in meta["splits"].items()
+    }
     train = found["train"]
     mean, std = tuple(meta["mean"]), tuple(meta["std"])
-    return Splits(meta["name"], found.get("pretrain", train), train, found.get("test"), meta["size"], mean, std)
+    return Splits(
+        meta["name"],
+        found.get("pretrain", train),
+        train,
+        found.get("test"),
+        meta["size"],
+        mean,
+        std,
+    )
 
 
 def verify(path: str | Path) -> list[Skip]:
@@ -99,9 +113,13 @@ def _meta(home: Path) -> dict[str, Any]:
     try:
         meta: dict[str, Any] = json.loads((home / "meta.json").read_text())
     except (OSError, ValueError) as error:
-        raise FileNotFoundError(f"{home} holds no packed data set: there is no meta.json that can be read") from error
+        raise FileNotFoundError(
+            f"{home} holds no packed data set: there is no meta.json that can be read"
+        ) from error
     if meta.get("format") != FORMAT:
-        raise ValueError(f"{home} is packed in format {meta.get('format')}, but this version reads {FORMAT}")
+        raise ValueError(
+            f"{home} is packed in format {meta.get('format')}, but this version reads {FORMAT}"
+        )
     return meta
 
 
@@ -117,7 +135,9 @@ def _open(home: Path, meta: dict[str, Any]) -> tuple[Records, Names]:
     for number, size in enumerate(meta["parts"]):
         file = home / f"part-{number:05d}.bin"
         if not file.is_file() or file.stat().st_size != size:
-            raise ValueError(f"{file} is missing or not {size:,} bytes long; pack the data set again")
+            raise ValueError(
+                f"{file} is missing or not {size:,} bytes long; pack the data set again"
+            )
     names = Names(())
     names.bytes = np.load(home / "names.npy")
     return Records(home, np.load(home / "index.npy"), meta["channels"]), names
@@ -125,7 +145,9 @@ def _open(home: Path, meta: dict[str, Any]) -> tuple[Records, Names]:
 
 def _split(home: Path, meta: dict[str, Any]) -> Memory | Decoded:
     records, names = _open(home, meta)
-    labels = torch.from_numpy(np.load(home / "labels.npy")) if "labels.npy" in meta["files"] else None
+    labels = (
+        torch.from_numpy(np.load(home / "labels.npy")) if "labels.npy" in meta["files"] else None
+    )
     skipped = tuple(Skip(*skip) for skip in meta["skipped"])
     sizes = np.unique(records.index[["height", "width"]])
     alike = len(sizes) == 1 and sizes[0]["height"] > 0

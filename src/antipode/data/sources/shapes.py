@@ -29,7 +29,10 @@ def _square(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _triangle(x: Tensor, y: Tensor) -> Tensor:
-    sides = [math.cos(turn) * x + math.sin(turn) * y for turn in (math.pi / 2, math.pi * 7 / 6, math.pi * 11 / 6)]
+    sides = [
+        math.cos(turn) * x + math.sin(turn) * y
+        for turn in (math.pi / 2, math.pi * 7 / 6, math.pi * 11 / 6)
+    ]
     return torch.maximum(torch.maximum(sides[0], sides[1]), sides[2]) - 0.55
 
 
@@ -47,9 +50,9 @@ def _star(x: Tensor, y: Tensor) -> Tensor:
     angle = (torch.remainder(torch.atan2(y, x), fifth) - fifth / 2).abs()
     radius = torch.hypot(x, y)
     edge_x, edge_y = 0.45 * math.cos(fifth / 2) - 1.1, 0.45 * math.sin(fifth / 2)
-    return ((radius * torch.cos(angle) - 1.1) * edge_y - radius * torch.sin(angle) * edge_x) / math.hypot(
-        edge_x, edge_y
-    )
+    return (
+        (radius * torch.cos(angle) - 1.1) * edge_y - radius * torch.sin(angle) * edge_x
+    ) / math.hypot(edge_x, edge_y)
 
 
 def _bar(x: Tensor, y: Tensor) -> Tensor:
@@ -105,12 +108,16 @@ def _paint(distance: Distance, chance: Tensor, noise: torch.Generator, size: int
     x = (column - size / 2 - (2 * u[:, 1] - 1) * room) / radius
     y = (row - size / 2 - (2 * u[:, 2] - 1) * room) / radius
     sine, cosine = torch.sin(2 * math.pi * u[:, 3]), torch.cos(2 * math.pi * u[:, 3])
-    inside = (0.5 - distance(cosine * x + sine * y, cosine * y - sine * x) * radius).clamp(0, 1)[:, None]  # (N,1,H,W)
+    inside = (0.5 - distance(cosine * x + sine * y, cosine * y - sine * x) * radius).clamp(0, 1)[
+        :, None
+    ]  # (N,1,H,W)
 
     base = u[:, 4:7]
     # a channel of the shape is 0.3 to 0.7 away from the background's, up or down: always visible, never a fixed colour
     colour = torch.remainder(base + 0.3 + 0.4 * u[:, 7:10], 1)
-    slope = (torch.cos(2 * math.pi * u[:, 10]) * column + torch.sin(2 * math.pi * u[:, 10]) * row) / size
+    slope = (
+        torch.cos(2 * math.pi * u[:, 10]) * column + torch.sin(2 * math.pi * u[:, 10]) * row
+    ) / size
     ground = base + (u[:, 11:14] - 0.5) * slope[:, None]
     picture = ground + inside * (colour - ground)
     picture += 0.1 * u[:, 14:15] * torch.randn(picture.shape, generator=noise)

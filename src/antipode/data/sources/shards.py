@@ -57,7 +57,11 @@ class Members:
         digest = hashlib.blake2b(self.table.tobytes(), digest_size=16)
         for shard in self.shards:
             found = shard.stat()
-            digest.update(f"\n{shard.resolve()} {found.st_size} {found.st_mtime_ns}".encode("utf-8", "surrogateescape"))
+            digest.update(
+                f"\n{shard.resolve()} {found.st_size} {found.st_mtime_ns}".encode(
+                    "utf-8", "surrogateescape"
+                )
+            )
         return digest.hexdigest()
 
     def encoded(self, index: int) -> bytes:
@@ -94,7 +98,9 @@ def _source(paths: list[Path], places: list[Place], skipped: list[Skip]) -> Deco
         some = f"{len(labels)} of {len(places)} images of {paths[0].name} and the shards with it have a label"
         warnings.warn(f"{some}: as not all do, none is used", stacklevel=2)
     classes = None if known is None else [str(number) for number in range(int(known.max()) + 1)]
-    table = np.array([(place.shard, place.offset, place.length) for place in places], dtype=np.int64)
+    table = np.array(
+        [(place.shard, place.offset, place.length) for place in places], dtype=np.int64
+    )
     names = Names(place.name for place in places)
     return Decoded(Members(paths, table), names, known, classes, skipped=tuple(skipped))
 
@@ -107,7 +113,9 @@ def braces(pattern: str) -> Iterator[str]:
         return
     first, last = found.groups()
     for number in range(int(first), int(last) + 1):
-        yield from braces(f"{pattern[: found.start()]}{number:0{len(first)}d}{pattern[found.end() :]}")
+        yield from braces(
+            f"{pattern[: found.start()]}{number:0{len(first)}d}{pattern[found.end() :]}"
+        )
 
 
 def index(path: Path, number: int = 0) -> tuple[list[Place], list[Skip]]:
@@ -120,14 +128,21 @@ def index(path: Path, number: int = 0) -> tuple[list[Place], list[Skip]]:
                 key, _, kind = PurePosixPath(member.name).name.partition(".")
                 parts = samples.setdefault(str(PurePosixPath(member.name).with_name(key)), {})
                 if kind.lower() in parts:
-                    skipped.append(Skip(f"{path.name}:{member.name}", "is there twice; the first counts"))
+                    skipped.append(
+                        Skip(f"{path.name}:{member.name}", "is there twice; the first counts")
+                    )
                 parts.setdefault(kind.lower(), member)
             file.seek(-min(1024, path.stat().st_size), os.SEEK_END)
             if any(file.read()):
                 skipped.append(Skip(path.name, "has no end mark, so the shard may be cut short"))
-            places = [_place(f"{path.name}:{key}", number, parts, file, skipped) for key, parts in samples.items()]
+            places = [
+                _place(f"{path.name}:{key}", number, parts, file, skipped)
+                for key, parts in samples.items()
+            ]
     except tarfile.ReadError as error:
-        raise ValueError(f"{path} is not an uncompressed tar file, or is cut short ({error})") from error
+        raise ValueError(
+            f"{path} is not an uncompressed tar file, or is cut short ({error})"
+        ) from error
     return [place for place in places if place is not None], skipped
 
 
@@ -135,7 +150,9 @@ def _members(tar: tarfile.TarFile, path: Path, skipped: list[Skip]) -> Iterator[
     for member in tar:
         parts = PurePosixPath(member.name).parts
         if ".." in parts or member.name.startswith("/"):
-            raise ValueError(f"{path} is refused: its member {member.name} climbs out of the archive")
+            raise ValueError(
+                f"{path} is refused: its member {member.name} climbs out of the archive"
+            )
         if member.isdir():
             continue
         name = f"{path.name}:{member.name}"
@@ -150,7 +167,12 @@ def _place(
 ) -> Place | None:
     image = next((parts[kind] for kind in IMAGES if kind in parts), None)
     if image is None or image.size == 0:
-        skipped.append(Skip(name, "has no bytes" if image else f"has no image among {', '.join(parts) or 'nothing'}"))
+        skipped.append(
+            Skip(
+                name,
+                "has no bytes" if image else f"has no image among {', '.join(parts) or 'nothing'}",
+            )
+        )
         return None
     label = None
     if "cls" in parts or "json" in parts:
@@ -194,7 +216,9 @@ def _local(name: str, root: Path | None, download: bool) -> Path:
     target = home / "webdataset" / f"{asked}{asked and '-'}{flat}"
     if not target.exists():
         if not download:
-            raise FileNotFoundError(f"{name} is not in {target.parent} yet; set data.download=true to fetch it")
+            raise FileNotFoundError(
+                f"{name} is not in {target.parent} yet; set data.download=true to fetch it"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(target.name + ".partial")
         urllib.request.urlretrieve(name, aside)

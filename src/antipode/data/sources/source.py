@@ -106,7 +106,9 @@ class Decoded:
     channels: int = 3
     size: int = 224  # of what `take` gives
     skipped: tuple[Skip, ...] = ()  # left out when the data set was opened
-    failed: dict[str, str] = field(default_factory=dict)  # name -> reason, of images that later could not be read
+    failed: dict[str, str] = field(
+        default_factory=dict
+    )  # name -> reason, of images that later could not be read
 
     def __len__(self) -> int:
         return len(self.names)
@@ -121,7 +123,9 @@ class Decoded:
             except (ValueError, OSError) as error:
                 failures.append(Skip(self.names[at], str(error)))
         first = failures[0]
-        raise ValueError(f"{len(failures)} images in a row cannot be read, the first: {first.name} {first.reason}")
+        raise ValueError(
+            f"{len(failures)} images in a row cannot be read, the first: {first.name} {first.reason}"
+        )
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
         """Images uint8 (B,C,size,size), the scaled centre of each, and their labels; the next replaces a broken one."""
@@ -131,7 +135,9 @@ class Decoded:
             self.note(failures)
             images.append(centre(image, self.size))
             found.append(at)
-        return torch.stack(images), None if self.labels is None else self.labels[torch.tensor(found)]
+        return torch.stack(images), None if self.labels is None else self.labels[
+            torch.tensor(found)
+        ]
 
     def note(self, failures: list[Skip]) -> None:
         """Count and list images that could not be read; the first ten are named in warnings, then tenfold counts."""
@@ -163,7 +169,9 @@ def _printable(text: str) -> str:
 def centre(image: Tensor, size: int, edge: int | None = None) -> Tensor:
     """The middle (C,size,size) of an image with its shorter side scaled to `edge`: 8/7 size, as 256 for 224."""
     height, width = image.shape[1:]
-    longest = 3 * min(height, width)  # the rest would be cut off anyway, after a resize of a strip to 25,600 px
+    longest = 3 * min(
+        height, width
+    )  # the rest would be cut off anyway, after a resize of a strip to 25,600 px
     image = F.center_crop(image, [min(height, longest), min(width, longest)])
     image = F.resize(image, [round(size * 8 / 7) if edge is None else edge], antialias=True)
     middle: Tensor = F.center_crop(image, [size, size])
@@ -182,7 +190,9 @@ def subset(source: Some, indices: Tensor) -> Some:
         raise ValueError(f"a {type(source).__name__} cannot be split; use Memory or Decoded")
     picked = indices.tolist()
     names = [source.names[at] for at in picked]
-    return replace(source, read=_At(source.read, picked), names=names, labels=labels)  # what failed is told to both
+    return replace(
+        source, read=_At(source.read, picked), names=names, labels=labels
+    )  # what failed is told to both
 
 
 def place(read: Any) -> str:

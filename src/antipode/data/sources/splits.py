@@ -40,7 +40,9 @@ def coloured(splits: Splits) -> Splits:
     train = three(splits.train)
     pretrain = train if splits.pretrain is splits.train else three(splits.pretrain)
     test = None if splits.test is None else three(splits.test)
-    return replace(splits, pretrain=pretrain, train=train, test=test, mean=splits.mean * 3, std=splits.std * 3)
+    return replace(
+        splits, pretrain=pretrain, train=train, test=test, mean=splits.mean * 3, std=splits.std * 3
+    )
 
 
 def normal(source: Source) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -63,11 +65,15 @@ def base(name: str, root: str | Path | None, looked: str, how: str) -> Path:
     return Path(found).expanduser()
 
 
-def locate(name: str, root: Path | None, folders: Sequence[str], inside: Sequence[str], how: str) -> Path:
+def locate(
+    name: str, root: Path | None, folders: Sequence[str], inside: Sequence[str], how: str
+) -> Path:
     """The first of `folders` under the one with data sets that holds all of `inside`; a sentence if there is none."""
     root = base(name, root, f"{', '.join(inside)} in {folders[0]}", how)
     for folder in folders:
         if all((root / folder / entry).exists() for entry in inside):
             return root / folder
     where = " or ".join(str(root / folder) for folder in folders)
-    raise FileNotFoundError(f"{name} is not there: looked for {', '.join(inside)} in {where}; {how}")
+    raise FileNotFoundError(
+        f"{name} is not there: looked for {', '.join(inside)} in {where}; {how}"
+    )

@@ -17,7 +17,11 @@ PEEK = 16  # items that tell whether pictures are grey or coloured
 
 
 def wrap(
-    dataset: Dataset[Any], *, given: Tensor | None = None, classes: list[str] | None = None, ask: bool = True
+    dataset: Dataset[Any],
+    *,
+    given: Tensor | None = None,
+    classes: list[str] | None = None,
+    ask: bool = True,
 ) -> Memory | Decoded:
     """A Dataset of (image, label) or images (Pillow, tensor, array) as a source; small equal images are kept in memory.
 
@@ -29,12 +33,20 @@ def wrap(
     count = len(dataset)  # type: ignore[arg-type]
     first, labelled = _peek(dataset, count)
     named = getattr(dataset.dataset if isinstance(dataset, Subset) else dataset, "classes", None)
-    if classes is None and isinstance(named, list | tuple) and all(isinstance(name, str) for name in named):
+    if (
+        classes is None
+        and isinstance(named, list | tuple)
+        and all(isinstance(name, str) for name in named)
+    ):
         classes = list(named)
-    raw = labels.told(dataset, count) if given is None else given
-    kept = _gather(dataset, count, first.shape, labelled) if first.numel() * count <= RESIDENT else None
+    raw = labels.stored_labels(dataset, count) if given is None else given
+    kept = (
+        _gather(dataset, count, first.shape, labelled)
+        if first.numel() * count <= RESIDENT
+        else None
+    )
     if raw is None and labelled:
-        raw = kept[1] if kept is not None else labels.asked(dataset, count) if ask else None
+        raw = kept[1] if kept is not None else labels.read_labels(dataset, count) if ask else None
     found, classes = labels.numbers(raw, classes)
     if kept is not None:
         return Memory(kept[0], found, classes)
@@ -64,14 +76,20 @@ class Items:
 
 def _item(item: Any, channels: int | None = None) -> tuple[Tensor, Any]:
     """The image uint8 (C,H,W) and the label, or None, of a data set's item."""
-    image, label = (*item, None)[:2] if isinstance(item, (tuple, list)) else (item, None)  # (image,): no label
+    image, label = (
+        (*item, None)[:2] if isinstance(item, (tuple, list)) else (item, None)
+    )  # (image,): no label
     if isinstance(image, Image.Image):
-        return decode.picture(image, channels=channels or (1 if image.mode in ("1", "L") else 3)), label
+        return decode.picture(
+            image, channels=channels or (1 if image.mode in ("1", "L") else 3)
+        ), label
     if isinstance(image, Tensor):
         image = image.numpy(force=True)
         if image.ndim == 3:  # a tensor is (C,H,W) by convention, however few its rows
             if image.shape[2] in (1, 3, 4) and min(image.shape[:2]) > 16:
-                raise ValueError(f"a tensor image is (C,H,W), and {image.shape} looks like (H,W,C): permute it")
+                raise ValueError(
+                    f"a tensor image is (C,H,W), and {image.shape} looks like (H,W,C): permute it"
+                )
             return decode.tensor(image.transpose(1, 2, 0), channels=len(image)), label
     if isinstance(image, np.ndarray):
         return decode.tensor(image), label
@@ -90,15 +108,20 @@ def _peek(dataset: Dataset[Any], count: int) -> tuple[Tensor, bool]:
     if not count:
         raise ValueError(f"{type(dataset).__name__} has no items")
     if not found:
-        raise ValueError(f"none of the first {min(PEEK, count)} of {count} items holds an image{reason}")
+        raise ValueError(
+            f"none of the first {min(PEEK, count)} of {count} items holds an image{reason}"
+        )
     # a second view of the image is no label
     labelled = any(
-        label is not None and not isinstance(label, Image.Image) and getattr(label, "ndim", 0) < 2 for _, label in found
+        label is not None and not isinstance(label, Image.Image) and getattr(label, "ndim", 0) < 2
+        for _, label in found
     )
     return max((image for image, _ in found), key=len), labelled
 
 
-def _gather(dataset: Dataset[Any], count: int, shape: torch.Size, labelled: bool) -> tuple[Tensor, list[Any]] | None:
+def _gather(
+    dataset: Dataset[Any], count: int, shape: torch.Size, labelled: bool
+) -> tuple[Tensor, list[Any]] | None:
     """All images (N,C,H,W) and N labels as they come, or None where sizes differ or an item cannot be read."""
     images, found = torch.empty(count, *shape, dtype=torch.uint8), []
     for index in range(count):

@@ -132,10 +132,15 @@ def resample_rows(images: Tensor, rows: Stretch, size: int, cubic: bool) -> Tens
     return result
 
 
-def crop(images: Tensor, boxes: Tensor, size: int, *, mirror: Tensor, upend: Tensor, cubic: bool = False) -> Tensor:
+def crop(
+    images: Tensor, boxes: Tensor, size: int, *, mirror: Tensor, upend: Tensor, cubic: bool = False
+) -> Tensor:
     """Boxes (N,4) cut out, resized to (N,C,size,size) and flipped sideways or upside down where chosen (N,)."""
     top, left, height, width = boxes.unbind(1)
-    rows, columns = Stretch(top, height, top, top + height, upend), Stretch(left, width, left, left + width, mirror)
+    rows, columns = (
+        Stretch(top, height, top, top + height, upend),
+        Stretch(left, width, left, left + width, mirror),
+    )
     result = resample(images, rows, columns, size, cubic)
     return result.clamp(0, 1) if cubic else result  # the cubic kernel overshoots
 
@@ -171,7 +176,9 @@ def blur(images: Tensor, sigma: Tensor, taps: int) -> Tensor:
     """
     reach = taps // 2
     offset = torch.arange(-reach, reach + 1, device=images.device)
-    kernel = torch.softmax(-0.5 * (offset / sigma.clamp_min(1e-3)[:, None]) ** 2, 1)  # 1e-3 is the unit impulse
+    kernel = torch.softmax(
+        -0.5 * (offset / sigma.clamp_min(1e-3)[:, None]) ** 2, 1
+    )  # 1e-3 is the unit impulse
     for axis in (2, 3):
         size = images.shape[axis]
         before, after = (
@@ -222,9 +229,13 @@ def hue(images: Tensor, shift: Tensor) -> Tensor:
     low = torch.minimum(torch.minimum(red, green), blue)
     high = torch.maximum(torch.maximum(red, green), blue)
     chroma = high - low
-    rise = torch.where(high == red, green - blue, torch.where(high == green, blue - red, red - green))
+    rise = torch.where(
+        high == red, green - blue, torch.where(high == green, blue - red, red - green)
+    )
     sixth = torch.where(high == red, 0.0, torch.where(high == green, 2.0, 4.0))
-    turn = rise / chroma.clamp_min(1e-20) + sixth + 6 * shift[:, None, None]  # 1e-20: chroma 0 has rise 0
+    turn = (
+        rise / chroma.clamp_min(1e-20) + sixth + 6 * shift[:, None, None]
+    )  # 1e-20: chroma 0 has rise 0
     turn = turn - 6 * torch.floor(turn / 6)
     shape = torch.stack([(turn - 3).abs() - 1, 2 - (turn - 2).abs(), 2 - (turn - 4).abs()], 1)
     return low[:, None] + chroma[:, None] * shape.clamp(0, 1)

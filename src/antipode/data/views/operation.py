@@ -27,7 +27,9 @@ class Operation(Protocol):
 def _within(name: str, low: float, value: Range | float, high: float) -> None:
     numbers = value if isinstance(value, tuple) else (value, value)
     if len(numbers) != 2 or not low <= numbers[0] <= numbers[1] <= high:
-        raise ValueError(f"{name} must lie in [{low:g}, {high:g}], in ascending order, but is {value}")
+        raise ValueError(
+            f"{name} must lie in [{low:g}, {high:g}], in ascending order, but is {value}"
+        )
 
 
 def _whole(name: str, value: int) -> None:
@@ -70,8 +72,10 @@ class Crop:
         part = image[:, :, top : top + height, left : left + width]
         # torch's bicubic on bytes cuts the overshoot between rows and columns, so cubic goes through floats
         part, mode = (part / 255, "bicubic") if self.cubic else (part, "bilinear")
-        part = F.interpolate(part, (self.size, self.size), mode=mode, align_corners=False, antialias=True)
-        part = whole(part) if self.cubic else part
+        part = F.interpolate(
+            part, (self.size, self.size), mode=mode, align_corners=False, antialias=True
+        )
+        part = atomic_write(part) if self.cubic else part
         return part.flip([axis for axis, chosen in ((3, mirror), (2, upend)) if chosen])
 
 
@@ -106,11 +110,13 @@ class Turn:
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
         """Turned images."""
-        return augment.rotate(images, augment.between(unit[:, 0], -self.degrees, self.degrees), "reflection")
+        return augment.rotate(
+            images, augment.between(unit[:, 0], -self.degrees, self.degrees), "reflection"
+        )
 
     def cut(self, image: Tensor, unit: Tensor) -> Tensor:
         """The same of one uint8 image (1,C,H,W)."""
-        return whole(self(image / 255, unit))
+        return atomic_write(self(image / 255, unit))
 
 
 @dataclass(frozen=True)
@@ -138,11 +144,20 @@ class Jitter:
 
     def factors(self, unit: Tensor) -> Tensor:
         """Factors (N,4); 1, 1, 1, 0 for images that are not jittered."""
-        ranges = [(max(0.0, 1 - s), 1 + s) for s in (self.brightness, self.contrast, self.saturation)]
-        drawn = [augment.between(unit[:, 2 + i], *r) for i, r in enumerate([*ranges, (-self.hue, self.hue)])]
+        ranges = [
+            (max(0.0, 1 - s), 1 + s) for s in (self.brightness, self.contrast, self.saturation)
+        ]
+        drawn = [
+            augment.between(unit[:, 2 + i], *r)
+            for i, r in enumerate([*ranges, (-self.hue, self.hue)])
+        ]
         chosen = unit[:, 0] < self.p
         return torch.stack(
-            [torch.where(chosen, f, rest) for f, rest in zip(drawn, (1.0, 1.0, 1.0, 0.0), strict=True)], 1
+            [
+                torch.where(chosen, f, rest)
+                for f, rest in zip(drawn, (1.0, 1.0, 1.0, 0.0), strict=True)
+            ],
+            1,
         )
 
 
@@ -161,7 +176,9 @@ class Blur:
     def fits(self, size: int) -> None:
         """Refuse views whose mirrored border would be wider than they are."""
         if self.taps // 2 >= size:
-            raise ValueError(f"a blur of {self.taps} taps needs views of more than {self.taps // 2} pixels, not {size}")
+            raise ValueError(
+                f"a blur of {self.taps} taps needs views of more than {self.taps // 2} pixels, not {size}"
+            )
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
         """Blurred images."""
@@ -205,7 +222,9 @@ class Mix:
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
         """The images, those that chance chose grey."""
         if images.shape[1] != self.channels:
-            raise ValueError(f"mix draws weights of {self.channels} channels but the images have {images.shape[1]}")
+            raise ValueError(
+                f"mix draws weights of {self.channels} channels but the images have {images.shape[1]}"
+            )
         weights = -torch.log1p(-unit[:, 1:]) + 1e-6  # exponential; 1e-6: all of them may be 0
         return augment.mix(images, weights / weights.sum(1, keepdim=True), unit[:, 0] < self.p)
 
@@ -222,7 +241,9 @@ class Erase:
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
         """The images, those that chance chose with a hole."""
-        boxes = augment.erase_boxes(unit[:, 1:], images.shape[2], images.shape[3], (0.02, 0.33), (0.3, 3.3))
+        boxes = augment.erase_boxes(
+            unit[:, 1:], images.shape[2], images.shape[3], (0.02, 0.33), (0.3, 3.3)
+        )
         return augment.erase(images, torch.where(unit[:, :1] < self.p, boxes, 0.0))
 
 
@@ -237,6 +258,6 @@ class Standardise:
         return augment.standardise(images)
 
 
-def whole(images: Tensor) -> Tensor:
+def atomic_write(images: Tensor) -> Tensor:
     """Images in [0,1] as uint8, rounded."""
     return (images * 255).round().clamp(0, 255).to(torch.uint8)

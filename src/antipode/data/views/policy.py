@@ -48,12 +48,16 @@ PILLOW = 13
 SOLARISE = augment.solarise
 
 
-def mocov1(size: int, normal: Operation, *, views: int = 2, scale: Range = (0.2, 1.0)) -> list[View]:
+def mocov1(
+    size: int, normal: Operation, *, views: int = 2, scale: Range = (0.2, 1.0)
+) -> list[View]:
     """MoCo v1 [moco: main_moco.py]."""
     return views * [View(size, (Crop(size, scale), grey(0.2), Jitter(0.4, 0.4, 0.4, 0.4), normal))]
 
 
-def mocov2(size: int, normal: Operation, *, views: int = 2, scale: Range = (0.2, 1.0)) -> list[View]:
+def mocov2(
+    size: int, normal: Operation, *, views: int = 2, scale: Range = (0.2, 1.0)
+) -> list[View]:
     """MoCo v2 [moco: main_moco.py --aug-plus]; also AdCo, EqCo, SiMo, JCL, SimSiam."""
     jitter = Jitter(0.4, 0.4, 0.4, 0.1, p=0.8)
     return views * [View(size, (Crop(size, scale), jitter, grey(0.2), Blur(0.5, PILLOW), normal))]
@@ -70,11 +74,18 @@ def simclr(
 ) -> list[View]:
     """SimCLR [simclr: data_util.py]; DCL on ImageNet."""
     jitter = Jitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength, p=0.8)
-    return views * [View(size, (Crop(size, scale), jitter, grey(0.2), Blur(blur, tenth(size)), normal))]
+    return views * [
+        View(size, (Crop(size, scale), jitter, grey(0.2), Blur(blur, tenth(size)), normal))
+    ]
 
 
 def simclr_cifar(
-    size: int, normal: Operation, *, views: int = 2, scale: Range = (0.08, 1.0), strength: float = 0.5
+    size: int,
+    normal: Operation,
+    *,
+    views: int = 2,
+    scale: Range = (0.08, 1.0),
+    strength: float = 0.5,
 ) -> list[View]:
     """SimCLR on CIFAR-10: half the jitter, no blur [simclr: README]."""
     jitter = Jitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength, p=0.8)
@@ -84,7 +95,9 @@ def simclr_cifar(
 def _byol(size: int, normal: Operation, scale: Range, blur: float, solarise: float) -> View:
     jitter = Jitter(0.4, 0.4, 0.2, 0.1, p=0.8)
     crop = Crop(size, scale, cubic=True)
-    return View(size, (crop, jitter, grey(0.2), Blur(blur, tenth(size)), Chance(SOLARISE, solarise), normal))
+    return View(
+        size, (crop, jitter, grey(0.2), Blur(blur, tenth(size)), Chance(SOLARISE, solarise), normal)
+    )
 
 
 def byol(size: int, normal: Operation, *, views: int = 2, scale: Range = (0.08, 1.0)) -> list[View]:
@@ -106,9 +119,13 @@ def msbreg(
     return views * [_byol(size, normal, scale, blur, solarise)]
 
 
-def cld(size: int, normal: Operation, *, views: int = 2, scale: Range = (0.2, 1.0), erase: float = 0.0) -> list[View]:
+def cld(
+    size: int, normal: Operation, *, views: int = 2, scale: Range = (0.2, 1.0), erase: float = 0.0
+) -> list[View]:
     """CLD's base [cld: datasets/dataloader.py]; DCL on CIFAR and STL-10; `erase=1` is its add_erasing."""
-    return views * [View(size, (Crop(size, scale), Jitter(0.4, 0.4, 0.4, 0.4), grey(0.2), normal, Erase(erase)))]
+    return views * [
+        View(size, (Crop(size, scale), Jitter(0.4, 0.4, 0.4, 0.4), grey(0.2), normal, Erase(erase)))
+    ]
 
 
 def cld_plus(
@@ -178,7 +195,9 @@ def evaluation(size: int, normal: Operation, *, ratio: float | None = None) -> l
     """Resize and centre crop, 256 to 224 for photos, plain resize for small images, nothing where the size fits."""
     ratio = (256 / 224 if size >= 160 else 1.0) if ratio is None else ratio
     if not 1 <= ratio < math.inf:
-        raise ValueError(f"the ratio of resized edge to crop must be a number of at least 1 but is {ratio}")
+        raise ValueError(
+            f"the ratio of resized edge to crop must be a number of at least 1 but is {ratio}"
+        )
     return [View(size, (Centre(size, round(size * ratio)), normal))]
 
 

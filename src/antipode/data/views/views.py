@@ -35,18 +35,28 @@ def views(
     [(4, 3, 32, 32), (4, 3, 32, 32)]
     """
     if name not in POLICIES:
-        raise ValueError(f"unknown policy {name!r}{_nearest(name, POLICIES)}; there are {', '.join(POLICIES)}")
+        raise ValueError(
+            f"unknown policy {name!r}{_nearest(name, POLICIES)}; there are {', '.join(POLICIES)}"
+        )
     if not hasattr(size, "__index__") or size <= 0:
         raise ValueError(f"views need a size of at least 1 whole pixel, not {size!r}")
     policy = POLICIES[name]
     parameters = inspect.signature(policy).parameters
-    known = {key: value.annotation for key, value in parameters.items() if value.kind is value.KEYWORD_ONLY}
+    known = {
+        key: value.annotation
+        for key, value in parameters.items()
+        if value.kind is value.KEYWORD_ONLY
+    }
     for argument in arguments:
         if argument not in known:
             allowed = ", ".join(known) or "none"
-            raise ValueError(f"policy {name!r} takes no {argument!r}{_nearest(argument, known)}; it takes {allowed}")
+            raise ValueError(
+                f"policy {name!r} takes no {argument!r}{_nearest(argument, known)}; it takes {allowed}"
+            )
     normal = Normalise(_numbers("mean", mean), _numbers("std", std))
-    made = policy(size, normal, **{key: fitted(key, value, known[key]) for key, value in arguments.items()})
+    made = policy(
+        size, normal, **{key: fitted(key, value, known[key]) for key, value in arguments.items()}
+    )
     if not made:
         raise ValueError(f"policy {name!r} with {arguments} makes no view")
     return Views(made, normal)
@@ -89,7 +99,9 @@ class Normalise(nn.Module):
         if (len(self.mean), images.shape[1]) == (3, 1):
             return (images - self.mean.mean(0)) / self.std.mean(0)
         if len(self.mean) not in (1, images.shape[1]):
-            raise ValueError(f"normalise has {len(self.mean)} means but the images have {images.shape[1]} channels")
+            raise ValueError(
+                f"normalise has {len(self.mean)} means but the images have {images.shape[1]} channels"
+            )
         return (images - self.mean) / self.std
 
 
@@ -118,7 +130,10 @@ class Views(nn.Module):
         return self.apply(images, self.draw(len(images), generator, images.device))
 
     def draw(
-        self, n: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
+        self,
+        n: int,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
     ) -> Tensor:
         """Uniform numbers (N,V,U) in [0,1) for n images."""
         source = device if generator is None else generator.device
@@ -135,7 +150,9 @@ class Views(nn.Module):
         _check(images)
         shape = (len(images), self.count, self.slots)
         if tuple(uniforms.shape) != shape:
-            raise ValueError(f"these views need uniform numbers (N,V,U) of {shape}, not {tuple(uniforms.shape)}")
+            raise ValueError(
+                f"these views need uniform numbers (N,V,U) of {shape}, not {tuple(uniforms.shape)}"
+            )
         return self._each([images] * self.count, uniforms, lambda view: 0)
 
     def cut(self, image: Tensor, uniforms: Tensor) -> list[Tensor]:
@@ -154,7 +171,9 @@ class Views(nn.Module):
         """Views of V crops uint8 (N,C,S,S), decided by the uniform numbers (N,V,U) that decided the crops."""
         return self._each(crops, uniforms, _sized)
 
-    def _each(self, images: list[Tensor], uniforms: Tensor, start: Callable[[View], int]) -> list[Tensor]:
+    def _each(
+        self, images: list[Tensor], uniforms: Tensor, start: Callable[[View], int]
+    ) -> list[Tensor]:
         """Every view from its images by its operations from `start(view)` on."""
         made: dict[int, Tensor] = {}
         for view, places in self.alike.items():
@@ -187,7 +206,9 @@ def _run(view: View, images: Tensor, unit: Tensor, start: int) -> Tensor:
 
 def _sized(view: View) -> int:
     """How many of the operations a worker does: all up to the one that gives the view its size."""
-    return 1 + next(i for i, operation in enumerate(view.operations) if isinstance(operation, Crop | Centre))
+    return 1 + next(
+        i for i, operation in enumerate(view.operations) if isinstance(operation, Crop | Centre)
+    )
 
 
 def _check_blur(view: View) -> None:
@@ -198,6 +219,8 @@ def _check_blur(view: View) -> None:
 
 def _check(images: Tensor) -> None:
     if images.dtype != torch.uint8 or images.ndim != 4:
-        raise ValueError(f"views are made of uint8 images (N,C,H,W), not of {images.dtype} {tuple(images.shape)}")
+        raise ValueError(
+            f"views are made of uint8 images (N,C,H,W), not of {images.dtype} {tuple(images.shape)}"
+        )
     if 0 in images.shape[1:]:
         raise ValueError(f"images need channels and pixels, but these are {tuple(images.shape)}")

@@ -64,5 +64,7 @@ def bank_options(lr: float | None, momentum: float | None, decay: float | None) 
     chosen = {name: authors[name] if value is None else value for name, value in given.items()}
     if not all(0 <= value < math.inf for value in chosen.values()) or chosen["momentum"] >= 1:
         numbers = ", ".join(f"{name} {value:g}" for name, value in chosen.items())
-        raise ValueError(f"the bank's settings are finite numbers of 0 or more, its momentum below 1, not {numbers}")
+        raise ValueError(
+            f"the bank's settings are finite numbers of 0 or more, its momentum below 1, not {numbers}"
+        )
     return chosen

@@ -5,7 +5,18 @@ from functools import partial
 from typing import Any
 
 from antipode.reproduction import laws
-from antipode.reproduction.item import EMPIRICAL, Grid, Item, Law, Panel, Trial, analysis, cross, score, table
+from antipode.reproduction.item import (
+    EMPIRICAL,
+    Grid,
+    Item,
+    Law,
+    Panel,
+    Trial,
+    analysis,
+    cross,
+    score,
+    table,
+)
 
 ACC, TIME = "Top-1 Acc.", "(GPU x Time)/epoch"
 HOURS = analysis("cost", "values.device-hours per epoch", column=TIME)
@@ -15,7 +26,9 @@ ONE_WAY = {count: f"AdCo, {count:,} negatives" for count in BANKS}
 SYMMETRIC = {count: f"AdCo, symmetric, {count:,} negatives" for count in BANKS}
 
 
-def _adco(data: str, banks: tuple[int, ...], protocol: str, common: Mapping[str, Any]) -> tuple[Trial, ...]:
+def _adco(
+    data: str, banks: tuple[int, ...], protocol: str, common: Mapping[str, Any]
+) -> tuple[Trial, ...]:
     """AdCo with three sizes of its bank, which stand in the rows of the paper's sizes."""
     rows: dict[str, tuple[str, Mapping[str, Any]]] = {
         labels[count]: (f"{data}.adco", {"method.bank": bank, "method.symmetric": both})
@@ -66,7 +79,8 @@ TABLE5 = Item(
             3,
         ),
         "paper": Grid(
-            PAPERS + _adco("imagenet", BANKS, "linear-adco", {}), "ImageNet, ResNet-50, 200 epochs, linear evaluation"
+            PAPERS + _adco("imagenet", BANKS, "linear-adco", {}),
+            "ImageNet, ResNet-50, 200 epochs, linear evaluation",
         ),
     },
     paper=table(
@@ -91,7 +105,9 @@ TABLE5 = Item(
         ),
         Law(
             "the symmetric loss is better",
-            partial(laws.beats, better=("", SYMMETRIC[65536], ACC), worse=("", ONE_WAY[65536], ACC)),
+            partial(
+                laws.beats, better=("", SYMMETRIC[65536], ACC), worse=("", ONE_WAY[65536], ACC)
+            ),
             EMPIRICAL,
         ),
         Law(
@@ -101,7 +117,12 @@ TABLE5 = Item(
         ),
         Law(
             "an eighth of the negatives costs less than two points",
-            partial(laws.beats, better=("", SYMMETRIC[8192], ACC), worse=("", SYMMETRIC[65536], ACC), by=-2.0),
+            partial(
+                laws.beats,
+                better=("", SYMMETRIC[8192], ACC),
+                worse=("", SYMMETRIC[65536], ACC),
+                by=-2.0,
+            ),
             EMPIRICAL,
         ),
     ),

@@ -48,7 +48,10 @@ def _two(data: str, tail: str = "") -> Rows:
 SIZES = (32, 64, 128, 256, 512)
 BATCHES = varied("train.batch", SIZES)
 PLACES = {"CIFAR10": "cifar10", "CIFAR100": "cifar100", "STL10": "stl10"}
-IN100, TABLE1_PLACES = "ImageNet-100 (linear)", {f"{name} (kNN)": data for name, data in PLACES.items()}
+IN100, TABLE1_PLACES = (
+    "ImageNet-100 (linear)",
+    {f"{name} (kNN)": data for name, data in PLACES.items()},
+)
 
 TABLE1 = Item(
     title="With and without DCL under batch sizes from 32 to 512",
@@ -68,7 +71,9 @@ TABLE1 = Item(
             "digits, 3 epochs, in place of CIFAR-10; batches of 16 and 128 stand for 32 and 512",
         ),
         "small": Grid(
-            cross(_two("cifar10", "-paper"), BATCHES, KNN, panel="CIFAR10 (kNN)", common=SMALL), f"{CIFAR}, kNN", 3
+            cross(_two("cifar10", "-paper"), BATCHES, KNN, panel="CIFAR10 (kNN)", common=SMALL),
+            f"{CIFAR}, kNN",
+            3,
         ),
         "paper": Grid(
             cross(_two("imagenet100"), BATCHES, LINEAR, panel=IN100)
@@ -98,7 +103,9 @@ TABLE1 = Item(
     laws=(
         Law(
             "DCL is better at a batch of 32",
-            partial(laws.beats, better=("CIFAR10 (kNN)", DCL, 32), worse=("CIFAR10 (kNN)", SIMCLR, 32)),
+            partial(
+                laws.beats, better=("CIFAR10 (kNN)", DCL, 32), worse=("CIFAR10 (kNN)", SIMCLR, 32)
+            ),
             EMPIRICAL,
         ),
         Law(
@@ -143,7 +150,17 @@ def _methods(data: str, tail: str, moco: Mapping[str, Any], crops: int) -> Rows:
     }
 
 
-COLUMNS = "SimCLR", "MoCo", "MoCo + CLD", "NPID", "NPID + CLD", "Inv. Spread", "Exemplar", "DCL", "DCLW w/ mcrop"
+COLUMNS = (
+    "SimCLR",
+    "MoCo",
+    "MoCo + CLD",
+    "NPID",
+    "NPID + CLD",
+    "Inv. Spread",
+    "Exemplar",
+    "DCL",
+    "DCLW w/ mcrop",
+)
 TABLE2 = Item(
     title="kNN accuracy on small images",
     question="How does DCL compare with others on CIFAR and STL-10?",
@@ -156,7 +173,9 @@ TABLE2 = Item(
             f"{DIGITS}, in place of CIFAR-10; two small crops",
         ),
         "small": Grid(
-            turned(cross(_methods("cifar10", "-paper", CLD, 6), {"CIFAR10": {}}, KNN, common=SMALL)),
+            turned(
+                cross(_methods("cifar10", "-paper", CLD, 6), {"CIFAR10": {}}, KNN, common=SMALL)
+            ),
             f"{CIFAR}; six small crops",
             3,
         ),
@@ -173,9 +192,15 @@ TABLE2 = Item(
     },
     paper=table(
         {
-            "CIFAR10": dict(zip(COLUMNS, (81.4, 82.1, 87.5, 80.8, 86.7, 83.6, 76.5, 84.1, 87.8), strict=True)),
-            "CIFAR100": dict(zip(COLUMNS, (52.0, 53.1, 58.1, 51.6, 57.5, None, None, 54.9, 58.8), strict=True)),
-            "STL10": dict(zip(COLUMNS, (77.3, 80.8, 84.3, 79.1, 83.6, 81.6, 79.3, 81.2, 84.1), strict=True)),
+            "CIFAR10": dict(
+                zip(COLUMNS, (81.4, 82.1, 87.5, 80.8, 86.7, 83.6, 76.5, 84.1, 87.8), strict=True)
+            ),
+            "CIFAR100": dict(
+                zip(COLUMNS, (52.0, 53.1, 58.1, 51.6, 57.5, None, None, 54.9, 58.8), strict=True)
+            ),
+            "STL10": dict(
+                zip(COLUMNS, (77.3, 80.8, 84.3, 79.1, 83.6, 81.6, 79.3, 81.2, 84.1), strict=True)
+            ),
         }
     ),
     laws=(
@@ -215,8 +240,13 @@ TABLE3 = Item(
     trend="DCL adds 2.4 to 4.1 points, DCLW another .3 to 1",
     panels=(Panel(y="top-1 (%): kNN on CIFAR, linear on ImageNet"),),
     grids={
-        "smoke": Grid(turned(cross(_three("digits"), {"CIFAR10": {}}, KNN, common=SMOKE)), f"{DIGITS}, for CIFAR-10"),
-        "small": Grid(turned(cross(_three("cifar10", "-paper"), {"CIFAR10": {}}, KNN, common=SMALL)), CIFAR, 3),
+        "smoke": Grid(
+            turned(cross(_three("digits"), {"CIFAR10": {}}, KNN, common=SMOKE)),
+            f"{DIGITS}, for CIFAR-10",
+        ),
+        "small": Grid(
+            turned(cross(_three("cifar10", "-paper"), {"CIFAR10": {}}, KNN, common=SMALL)), CIFAR, 3
+        ),
         "paper": Grid(
             turned(
                 cross(_three("cifar10", "-paper"), {"CIFAR10": {}}, KNN)
@@ -359,19 +389,28 @@ FIG1 = Item(
         Panel("(b)", "histogram", "q_B", "share of anchors"),
     ),
     grids={
-        "smoke": Grid((Trial("digits.simclr", {**SMOKE, "train.epochs": 6}, MULTIPLIERS),), "digits, 6 epochs"),
+        "smoke": Grid(
+            (Trial("digits.simclr", {**SMOKE, "train.epochs": 6}, MULTIPLIERS),), "digits, 6 epochs"
+        ),
         "small": Grid((Trial("cifar10.simclr-paper", SMALL, MULTIPLIERS),), CIFAR, 3),
         "paper": Grid(
-            (Trial("imagenet.simclr", SAME, MULTIPLIERS),), "ImageNet, ResNet-50, 200 epochs; which model is not stated"
+            (Trial("imagenet.simclr", SAME, MULTIPLIERS),),
+            "ImageNet, ResNet-50, 200 epochs; which model is not stated",
         ),
     },
     laws=(
-        Law("the mean of q_B rises with the batch", partial(laws.rises, panel="(a)", row=MEAN, slack=1e-3)),
+        Law(
+            "the mean of q_B rises with the batch",
+            partial(laws.rises, panel="(a)", row=MEAN, slack=1e-3),
+        ),
         Law(
             "the mean of q_B goes to 1: the largest batch is at most half as far from it as the smallest",
             partial(laws.nears, panel="(a)", row=MEAN, limit=1.0, share=0.5),
         ),
-        Law("its coefficient of variation falls", partial(laws.falls, panel="(a)", row=VARIATION, slack=1e-3)),
+        Law(
+            "its coefficient of variation falls",
+            partial(laws.falls, panel="(a)", row=VARIATION, slack=1e-3),
+        ),
     ),
 )
 
@@ -421,7 +460,13 @@ FIG3 = Item(
                 panel="SimCLR",
                 common=SMALL,
             )
-            + cross(_queues("cifar10"), varied("method.queue", (16, 256, 4096)), FAST, panel="MoCo", common=SMALL),
+            + cross(
+                _queues("cifar10"),
+                varied("method.queue", (16, 256, 4096)),
+                FAST,
+                panel="MoCo",
+                common=SMALL,
+            ),
             f"{CIFAR}, logistic regression",
             3,
         ),
@@ -432,7 +477,12 @@ FIG3 = Item(
                 LINEAR,
                 panel="SimCLR",
             )
-            + cross(_queues("imagenet"), varied("method.queue", (256, 1024, 4096, 16384, 65536)), LINEAR, panel="MoCo"),
+            + cross(
+                _queues("imagenet"),
+                varied("method.queue", (256, 1024, 4096, 16384, 65536)),
+                LINEAR,
+                panel="MoCo",
+            ),
             "ImageNet, ResNet-50, 200 epochs, linear evaluation; sizes between the ends are not printed: ours",
             5,
         ),
@@ -468,19 +518,31 @@ FIG4 = Item(
     panels=tuple(Panel(name, "curve", "epoch", "kNN top-1 accuracy (%)") for name in PLACES),
     grids={
         "smoke": Grid(
-            _curves(_two("digits"), "CIFAR10", 1, {**SMOKE, "train.epochs": 5}), "digits for CIFAR-10, 5 epochs"
+            _curves(_two("digits"), "CIFAR10", 1, {**SMOKE, "train.epochs": 5}),
+            "digits for CIFAR-10, 5 epochs",
         ),
         "small": Grid(_curves(_two("cifar10", "-paper"), "CIFAR10", 5, SMALL), CIFAR, 3),
         "paper": Grid(
-            tuple(t for name, data in PLACES.items() for t in _curves(_two(data, "-paper"), name, 5, {})),
+            tuple(
+                t
+                for name, data in PLACES.items()
+                for t in _curves(_two(data, "-paper"), name, 5, {})
+            ),
             "ResNet-18, 200 epochs, batch 256",
             5,
         ),
     },
     laws=tuple(
-        Law(f"{name}: DCL {text}", partial(check, panel=name), EMPIRICAL if name == "CIFAR10" else ("paper",))
+        Law(
+            f"{name}: DCL {text}",
+            partial(check, panel=name),
+            EMPIRICAL if name == "CIFAR10" else ("paper",),
+        )
         for name in PLACES
-        for text, check in (("ends higher", laws.ends_rise), ("is ahead", partial(laws.ahead, row=DCL, than=SIMCLR)))
+        for text, check in (
+            ("ends higher", laws.ends_rise),
+            ("is ahead", partial(laws.ahead, row=DCL, than=SIMCLR)),
+        )
     ),
 )
 

@@ -77,5 +77,7 @@ def simo(
         online=online,
         twin=Ema(online, constant(momentum), shuffle=groups > 1),
         pairing=one_way(),
-        objective=Contrast(InBatch("pair", subset=negatives, shared=shared), tau=tau, margin=margin(alpha)),
+        objective=Contrast(
+            InBatch("pair", subset=negatives, shared=shared), tau=tau, margin=margin(alpha)
+        ),
     )

@@ -20,7 +20,19 @@ from antipode.papers.eqco.tables import (
     pair,
 )
 from antipode.reproduction import laws
-from antipode.reproduction.item import EMPIRICAL, Grid, Item, Law, Measure, Panel, Trial, cross, score, table, varied
+from antipode.reproduction.item import (
+    EMPIRICAL,
+    Grid,
+    Item,
+    Law,
+    Measure,
+    Panel,
+    Trial,
+    cross,
+    score,
+    table,
+    varied,
+)
 
 TOP1 = "Top-1 (%)"
 SIMO = (score("linear-simo"),)
@@ -33,8 +45,12 @@ FIG3 = Item(
     trend="without EqCo accuracy drops when K is very small; with it (alpha = 256) it stays almost the same",
     panels=(Panel("", "curve", "K, negatives per query", "top-1 accuracy (%)", log=True),),
     grids={
-        "smoke": Grid(cross(pair("digits.simo", 63), negatives((2, 8, 63)), FAST, common=SMOKE), DIGITS),
-        "small": Grid(cross(pair("cifar10.simo", 256), negatives((2, 16, 255)), FAST, common=SMALL), CIFAR, 3),
+        "smoke": Grid(
+            cross(pair("digits.simo", 63), negatives((2, 8, 63)), FAST, common=SMOKE), DIGITS
+        ),
+        "small": Grid(
+            cross(pair("cifar10.simo", 256), negatives((2, 16, 255)), FAST, common=SMALL), CIFAR, 3
+        ),
         "paper": Grid(
             cross(pair("imagenet.simo", 256), negatives((2, 4, 16, 64, 255)), SIMO),
             f"{IMAGENET}; 256 images leave 255 negatives; its grid of K is not printed: ours",
@@ -50,7 +66,9 @@ FIG3 = Item(
 )
 
 
-def _table2(data: str, few: int, most: int | None, alphas: tuple[int, int], common: Mapping[str, Any]) -> Any:
+def _table2(
+    data: str, few: int, most: int | None, alphas: tuple[int, int], common: Mapping[str, Any]
+) -> Any:
     """The rows of SiMo that table 2 has for 200 and for 800 epochs."""
     own, huge = alphas
     return {
@@ -95,8 +113,14 @@ def _versus(
         SIMCLR: (f"{data}.simclr", {"train.epochs": length[0]}),
         NPID: (f"{data}.npid", {"train.epochs": length[0]}),
     }
-    batch_wise = {SIMCLR: rest.pop(SIMCLR)}  # its number is quoted: judged as its own paper does, the others as MoCo
-    return cross(simo, {TOP1: {}}, ours) + cross(rest, {TOP1: {}}, others) + cross(batch_wise, {TOP1: {}}, simclr)
+    batch_wise = {
+        SIMCLR: rest.pop(SIMCLR)
+    }  # its number is quoted: judged as its own paper does, the others as MoCo
+    return (
+        cross(simo, {TOP1: {}}, ours)
+        + cross(rest, {TOP1: {}}, others)
+        + cross(batch_wise, {TOP1: {}}, simclr)
+    )
 
 
 TABLE2 = Item(
@@ -116,7 +140,15 @@ TABLE2 = Item(
             3,
         ),
         "paper": Grid(
-            _versus("imagenet", (16, 255, (256, 65536)), (200, 800), {}, SIMO, LINEAR, (score("linear-simclr"),)),
+            _versus(
+                "imagenet",
+                (16, 255, (256, 65536)),
+                (200, 800),
+                {},
+                SIMO,
+                LINEAR,
+                (score("linear-simclr"),),
+            ),
             f"{IMAGENET}; 256 images leave 255 negatives; LocalAgg, CPC v2, CMC, PIRL and SimCLR for 1,000 are quoted; "
             "SimCLR's batch is its own paper's, 4096: that of its quoted number is not stated",
         ),
@@ -142,7 +174,9 @@ TABLE2 = Item(
     laws=(
         Law(
             "few negatives cost SiMo less than two points",
-            partial(laws.beats, better=("", SHORT["few"], TOP1), worse=("", SHORT["own"], TOP1), by=-2.0),
+            partial(
+                laws.beats, better=("", SHORT["few"], TOP1), worse=("", SHORT["own"], TOP1), by=-2.0
+            ),
             EMPIRICAL,
         ),
         Law(
@@ -159,9 +193,18 @@ TABLE2 = Item(
 )
 
 
-def _simo(data: str, columns: Mapping[Any, Mapping[str, Any]], measures: tuple[Measure, ...], **common: Any) -> Any:
+def _simo(
+    data: str,
+    columns: Mapping[Any, Mapping[str, Any]],
+    measures: tuple[Measure, ...],
+    **common: Any,
+) -> Any:
     """SiMo in one row."""
-    return cross({ACCURACY: (f"{data}.simo", {f"train.{k}": v for k, v in common.items()})}, columns, measures)
+    return cross(
+        {ACCURACY: (f"{data}.simo", {f"train.{k}": v for k, v in common.items()})},
+        columns,
+        measures,
+    )
 
 
 BETA = {"0": {"method.momentum": 0.0}, "0.999": {"method.momentum": 0.999}}
@@ -173,8 +216,12 @@ TABLE3 = Item(
     trend="without momentum SiMo is 2.3 points worse",
     panels=(Panel("", "table", "beta"),),
     grids={
-        "smoke": Grid(_simo("digits", FASTER, FAST, epochs=2, batch=64), f"{DIGITS}; .99 stands for .999"),
-        "small": Grid(_simo("cifar10", FASTER, FAST, epochs=100), f"{CIFAR}; .99 stands for .999", 3),
+        "smoke": Grid(
+            _simo("digits", FASTER, FAST, epochs=2, batch=64), f"{DIGITS}; .99 stands for .999"
+        ),
+        "small": Grid(
+            _simo("cifar10", FASTER, FAST, epochs=100), f"{CIFAR}; .99 stands for .999", 3
+        ),
         "paper": Grid(_simo("imagenet", BETA, SIMO, epochs=100), HUNDRED),
     },
     paper=table({ACCURACY: {"0": 62.1, "0.999": 64.4}}),
@@ -195,15 +242,21 @@ TABLE4 = Item(
     trend="SiMo with shuffling BN is 5.6 points worse",
     panels=(Panel(),),
     grids={
-        "smoke": Grid(_simo("digits", NORMS, FAST, epochs=2, batch=64), f"{DIGITS}; eight groups of 8 images"),
-        "small": Grid(_simo("cifar10", NORMS, FAST, epochs=100), f"{CIFAR}; eight groups of 32 images", 3),
+        "smoke": Grid(
+            _simo("digits", NORMS, FAST, epochs=2, batch=64), f"{DIGITS}; eight groups of 8 images"
+        ),
+        "small": Grid(
+            _simo("cifar10", NORMS, FAST, epochs=100), f"{CIFAR}; eight groups of 32 images", 3
+        ),
         "paper": Grid(_simo("imagenet", NORMS, SIMO, epochs=100), HUNDRED),
     },
     paper=table({ACCURACY: {"Shuffling BN": 58.8, "Sync BN": 64.4}}),
     laws=(
         Law(
             "Sync BN is better",
-            partial(laws.beats, better=("", ACCURACY, "Sync BN"), worse=("", ACCURACY, "Shuffling BN")),
+            partial(
+                laws.beats, better=("", ACCURACY, "Sync BN"), worse=("", ACCURACY, "Shuffling BN")
+            ),
             EMPIRICAL,
         ),
     ),
@@ -217,8 +270,13 @@ TABLE5 = Item(
     trend="accuracy rises by half a point up to alpha = 65,536 and drops slightly beyond",
     panels=(Panel("", "table", "alpha"),),
     grids={
-        "smoke": Grid(_simo("digits", varied("method.alpha", (256, 4096, 65536)), FAST, epochs=2, batch=64), DIGITS),
-        "small": Grid(_simo("cifar10", varied("method.alpha", (256, 4096, 65536)), FAST, epochs=100), CIFAR, 3),
+        "smoke": Grid(
+            _simo("digits", varied("method.alpha", (256, 4096, 65536)), FAST, epochs=2, batch=64),
+            DIGITS,
+        ),
+        "small": Grid(
+            _simo("cifar10", varied("method.alpha", (256, 4096, 65536)), FAST, epochs=100), CIFAR, 3
+        ),
         "paper": Grid(_simo("imagenet", varied("method.alpha", ALPHAS), SIMO), IMAGENET),
     },
     paper=table({ACCURACY: dict(zip(ALPHAS, (68.0, 68.1, 68.1, 68.4, 68.5, 68.3), strict=True))}),
@@ -233,11 +291,16 @@ TABLE5 = Item(
 
 
 def _wide(
-    data: str, names: tuple[str, str], alphas: Mapping[int, int], measures: Any, common: Mapping[str, Any]
+    data: str,
+    names: tuple[str, str],
+    alphas: Mapping[int, int],
+    measures: Any,
+    common: Mapping[str, Any],
 ) -> Any:
     """Two widths, two alphas, in the paper's own rows and columns."""
     rows = {
-        f"ResNet-50 ({x}x)": (f"{data}.simo", {"backbone.name": name}) for x, name in zip((2, 4), names, strict=True)
+        f"ResNet-50 ({x}x)": (f"{data}.simo", {"backbone.name": name})
+        for x, name in zip((2, 4), names, strict=True)
     }
     columns = {f"alpha = {label}": {"method.alpha": alpha} for label, alpha in alphas.items()}
     return cross(rows, columns, measures, common=common)
@@ -290,7 +353,9 @@ def _detected(kind: Any, name: str, columns: tuple[str, ...] = PRECISIONS) -> tu
     return tuple(Measure(kind, name, pick, column=column) for column, pick in picks.items())
 
 
-def _pretrained(data: str, untrained: str, common: Mapping[str, Any], measures: Any) -> tuple[Trial, ...]:
+def _pretrained(
+    data: str, untrained: str, common: Mapping[str, Any], measures: Any
+) -> tuple[Trial, ...]:
     """The networks of table 8 that are not supervised."""
     rows: dict[str, tuple[str, Mapping[str, Any]]] = {
         "random init": (f"random:{untrained}", {"data.name": data}),
@@ -300,7 +365,9 @@ def _pretrained(data: str, untrained: str, common: Mapping[str, Any], measures: 
     return cross(rows, {"": {}}, measures)
 
 
-SCENES = "drawn scenes in COCO's layout, a slim detector; all objects are small; no supervised network"
+SCENES = (
+    "drawn scenes in COCO's layout, a slim detector; all objects are small; no supervised network"
+)
 TABLE8 = Item(
     title="Object detection fine-tuned on COCO",
     question="Does what SiMo learns without labels carry over to object detection?",
@@ -310,19 +377,34 @@ TABLE8 = Item(
     grids={
         "smoke": Grid(
             _pretrained(
-                "shapes", "resnet10-slim", {"train.epochs": 1}, _detected("scenes", "detect-smoke", PRECISIONS[:3])
+                "shapes",
+                "resnet10-slim",
+                {"train.epochs": 1},
+                _detected("scenes", "detect-smoke", PRECISIONS[:3]),
             ),
             f"shapes, resnet10-slim, 1 epoch; {SCENES}",
         ),
         "small": Grid(
-            _pretrained("cifar10", "resnet18", SMALL, _detected("scenes", "detect-small", PRECISIONS[:3])),
+            _pretrained(
+                "cifar10", "resnet18", SMALL, _detected("scenes", "detect-small", PRECISIONS[:3])
+            ),
             f"CIFAR-10, ResNet-18, 100 epochs; {SCENES}",
             3,
         ),
         "paper": Grid(
             (
-                Trial("random:resnet50", {"data.name": "coco"}, _detected("score", "detect-coco"), "random init"),
-                Trial("torchvision:resnet50", {"data.name": "coco"}, _detected("score", "detect-coco"), "supervised"),
+                Trial(
+                    "random:resnet50",
+                    {"data.name": "coco"},
+                    _detected("score", "detect-coco"),
+                    "random init",
+                ),
+                Trial(
+                    "torchvision:resnet50",
+                    {"data.name": "coco"},
+                    _detected("score", "detect-coco"),
+                    "supervised",
+                ),
                 Trial("imagenet.mocov2", {}, _detected("score", "detect-coco"), "MoCo v2"),
                 Trial("imagenet.simo", {}, _detected("score", "detect-coco"), "SiMo"),
             ),

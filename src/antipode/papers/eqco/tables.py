@@ -48,17 +48,30 @@ def pair(recipe: str, alpha: int, **more: Any) -> dict[str, tuple[str, Mapping[s
     return {WITHOUT: (recipe, own), WITH: (recipe, {**own, "method.alpha": alpha})}
 
 
-def _fig1(data: str, counts: Iterable[int], alpha: int, common: Mapping[str, Any]) -> tuple[Trial, ...]:
+def _fig1(
+    data: str, counts: Iterable[int], alpha: int, common: Mapping[str, Any]
+) -> tuple[Trial, ...]:
     """MoCo v2 for every K, without and with EqCo."""
     return tuple(
-        Trial(f"{data}.eqco", {**common, "method.base": "mocov2", **own, **rule}, BOUND, f"K = {count}", panel=panel)
+        Trial(
+            f"{data}.eqco",
+            {**common, "method.base": "mocov2", **own, **rule},
+            BOUND,
+            f"K = {count}",
+            panel=panel,
+        )
         for panel, rule in ((WITHOUT, {}), (WITH, {"method.alpha": alpha}))
         for count, own in negatives(counts).items()
     )
 
 
 def _fig2(
-    data: str, base: str, counts: Iterable[int], alpha: int, measures: tuple[Measure, ...], common: Mapping[str, Any]
+    data: str,
+    base: str,
+    counts: Iterable[int],
+    alpha: int,
+    measures: tuple[Measure, ...],
+    common: Mapping[str, Any],
 ) -> tuple[Trial, ...]:
     """One framework of figure 2."""
     panel = {"mocov1": "MoCo", "mocov2": "MoCo v2", "simclr": "SimCLR"}[base]
@@ -77,7 +90,9 @@ FIG1 = Item(
     ),
     grids={
         "smoke": Grid(
-            _fig1("digits", (16, 64, 256), 1024, MILD | {"train.epochs": 8, "monitor.log_every": 1}),
+            _fig1(
+                "digits", (16, 64, 256), 1024, MILD | {"train.epochs": 8, "monitor.log_every": 1}
+            ),
             f"{MILDLY}, 8 epochs; alpha 1,024",
         ),
         "small": Grid(
@@ -86,7 +101,8 @@ FIG1 = Item(
             3,
         ),
         "paper": Grid(
-            _fig1("imagenet", (16, 256, 4096, 65536), 65536, {}), f"{IMAGENET}; its grid of K is not printed: ours"
+            _fig1("imagenet", (16, 256, 4096, 65536), 65536, {}),
+            f"{IMAGENET}; its grid of K is not printed: ours",
         ),
     },
     laws=(
@@ -107,7 +123,10 @@ FIG2 = Item(
         "without EqCo accuracy drops when K is small (below 64), with it it stays; MoCo v2 degrades at K <= 16 all the "
         "same; on MoCo the loss from K = 65,536 to 256 shrinks from 6.1 to 0.2 points (section 1)"
     ),
-    panels=tuple(Panel(name, "curve", "K, negatives per query", "top-1 accuracy (%)", log=True) for name in FRAMEWORKS),
+    panels=tuple(
+        Panel(name, "curve", "K, negatives per query", "top-1 accuracy (%)", log=True)
+        for name in FRAMEWORKS
+    ),
     grids={
         "smoke": Grid(
             _fig2("digits", "mocov1", (4, 128), 128, FAST, SMOKE)
@@ -123,15 +142,22 @@ FIG2 = Item(
             3,
         ),
         "paper": Grid(
-            _fig2("imagenet", "mocov1", (4, 16, 64, 256, 1024, 4096, 16384, 65536), 65536, LINEAR, {})
-            + _fig2("imagenet", "mocov2", (4, 16, 64, 256, 1024, 4096, 16384, 65536), 65536, LINEAR, {})
-            + _fig2("imagenet", "simclr", (2, 4, 16, 64, 256), 256, (score("linear-eqco-simclr"),), {}),
+            _fig2(
+                "imagenet", "mocov1", (4, 16, 64, 256, 1024, 4096, 16384, 65536), 65536, LINEAR, {}
+            )
+            + _fig2(
+                "imagenet", "mocov2", (4, 16, 64, 256, 1024, 4096, 16384, 65536), 65536, LINEAR, {}
+            )
+            + _fig2(
+                "imagenet", "simclr", (2, 4, 16, 64, 256), 256, (score("linear-eqco-simclr"),), {}
+            ),
             f"{IMAGENET}; its grid of K is not printed: ours",
         ),
     },
     paper={("MoCo", WITHOUT, 256): 54.7, ("MoCo", WITHOUT, 65536): 60.6},
     sources=dict.fromkeys(
-        (("MoCo", WITHOUT, 256), ("MoCo", WITHOUT, 65536)), f"{PAPER}, section 1, quoting He et al. (2020)"
+        (("MoCo", WITHOUT, 256), ("MoCo", WITHOUT, 65536)),
+        f"{PAPER}, section 1, quoting He et al. (2020)",
     ),
     laws=tuple(
         Law(
@@ -148,7 +174,12 @@ def _fig4(data: str, epochs: int, every: int, common: Mapping[str, Any]) -> tupl
     """One ordinary MoCo v2, looked at every so many epochs; the last checkpoint's curves bear no epoch."""
     moments = {epoch: f", epoch {epoch}" for epoch in range(every, epochs, every)} | {epochs: ""}
     measures = tuple(
-        analysis("gradient-norm", f"curves.{what} {panel}{when}", panel=panel, row=f"{label}, epoch {epoch}")
+        analysis(
+            "gradient-norm",
+            f"curves.{what} {panel}{when}",
+            panel=panel,
+            row=f"{label}, epoch {epoch}",
+        )
         for panel in (WITHOUT, WITH)
         for epoch, when in moments.items()
         for what, label in (("mean", "mean"), ("std", "deviation"), ("bound", "bound"))
@@ -163,12 +194,17 @@ FIG4 = Item(
     question="Does EqCo make the gradient of a query independent of the number of negatives?",
     source=f"{PAPER}, figure 4",
     trend="with EqCo the gradient's length is much steadier over K",
-    panels=tuple(Panel(name, "curve", "K, negatives per query", LENGTH, log=True) for name in (WITHOUT, WITH)),
+    panels=tuple(
+        Panel(name, "curve", "K, negatives per query", LENGTH, log=True) for name in (WITHOUT, WITH)
+    ),
     grids={
         "smoke": Grid(_fig4("digits", 8, 4, MILD), f"{MILDLY}, 8 epochs of MoCo v2"),
-        "small": Grid(_fig4("cifar10", 100, 25, {}), "CIFAR-10, ResNet-18, 100 epochs of MoCo v2", 3),
+        "small": Grid(
+            _fig4("cifar10", 100, 25, {}), "CIFAR-10, ResNet-18, 100 epochs of MoCo v2", 3
+        ),
         "paper": Grid(
-            _fig4("imagenet", 200, 40, {}), "ImageNet, ResNet-50, 200 epochs of MoCo v2; K and epochs are not printed"
+            _fig4("imagenet", 200, 40, {}),
+            "ImageNet, ResNet-50, 200 epochs of MoCo v2; K and epochs are not printed",
         ),
     },
     laws=(
@@ -177,7 +213,10 @@ FIG4 = Item(
             partial(laws.narrower, panel=WITH, than=WITHOUT, rows="mean", start=16),
         ),
         *(
-            Law(f"{name}, the mean gradient stays under theorem 2's bound", partial(laws.bounded, panel=name))
+            Law(
+                f"{name}, the mean gradient stays under theorem 2's bound",
+                partial(laws.bounded, panel=name),
+            )
             for name in (WITHOUT, WITH)
         ),
     ),
@@ -200,14 +239,27 @@ TABLE1 = Item(
             "digits, 2 epochs; batches of 32, 64 and 128 stand for 256, 512 and 1,024",
         ),
         "small": Grid(
-            cross({SIZES: ("cifar10.mocov2", SMALL)}, varied("train.batch", (256, 512, 1024)), FAST), CIFAR, 3
+            cross(
+                {SIZES: ("cifar10.mocov2", SMALL)}, varied("train.batch", (256, 512, 1024)), FAST
+            ),
+            CIFAR,
+            3,
         ),
         "paper": Grid(
-            cross({SIZES: ("imagenet.mocov2", {})}, varied("train.batch", (256, 512, 1024)), LINEAR), IMAGENET
+            cross(
+                {SIZES: ("imagenet.mocov2", {})}, varied("train.batch", (256, 512, 1024)), LINEAR
+            ),
+            IMAGENET,
         ),
     },
     paper=table({SIZES: {256: 67.5, 512: 67.5, 1024: 67.4}}),
-    laws=(Law("accuracies lie within three points", partial(laws.alike, panel="", within=3.0), EMPIRICAL),),
+    laws=(
+        Law(
+            "accuracies lie within three points",
+            partial(laws.alike, panel="", within=3.0),
+            EMPIRICAL,
+        ),
+    ),
 )
 
 COUNTS = (256, 1024, 4096, 16384, 65536, 262144)
@@ -218,16 +270,34 @@ TABLE6 = Item(
     trend="accuracy changes by .6 points; more than 65,536 do not help",
     panels=(Panel("", "table", "K"),),
     grids={
-        "smoke": Grid(cross({ACCURACY: ("digits.mocov2", SMOKE)}, varied("method.queue", (16, 64, 256)), FAST), DIGITS),
+        "smoke": Grid(
+            cross(
+                {ACCURACY: ("digits.mocov2", SMOKE)}, varied("method.queue", (16, 64, 256)), FAST
+            ),
+            DIGITS,
+        ),
         "small": Grid(
-            cross({ACCURACY: ("cifar10.mocov2", SMALL)}, varied("method.queue", (256, 1024, 4096, 16384)), FAST),
+            cross(
+                {ACCURACY: ("cifar10.mocov2", SMALL)},
+                varied("method.queue", (256, 1024, 4096, 16384)),
+                FAST,
+            ),
             CIFAR,
             3,
         ),
-        "paper": Grid(cross({ACCURACY: ("imagenet.mocov2", {})}, varied("method.queue", COUNTS), LINEAR), IMAGENET),
+        "paper": Grid(
+            cross({ACCURACY: ("imagenet.mocov2", {})}, varied("method.queue", COUNTS), LINEAR),
+            IMAGENET,
+        ),
     },
     paper=table({ACCURACY: dict(zip(COUNTS, (67.0, 67.1, 67.6, 67.3, 67.5, 67.4), strict=True))}),
-    laws=(Law("accuracies lie within three points", partial(laws.alike, panel="", within=3.0), EMPIRICAL),),
+    laws=(
+        Law(
+            "accuracies lie within three points",
+            partial(laws.alike, panel="", within=3.0),
+            EMPIRICAL,
+        ),
+    ),
 )
 
 

@@ -35,7 +35,9 @@ def jcl(
     if form not in ("gaussian", "each"):
         raise ValueError(f"JCL's form is 'gaussian' or 'each', not {form!r}")
     if form == "each" and (strength is not None or ramp is not None):
-        raise ValueError("the vanilla baseline (form='each') has no variance term for strength and ramp to act on")
+        raise ValueError(
+            "the vanilla baseline (form='each') has no variance term for strength and ramp to act on"
+        )
     gaussian = Gaussian(2.0 if strength is None else strength, 200 if ramp is None else ramp)
     return moco_frame(
         backbone,

@@ -5,7 +5,19 @@ from functools import partial
 from typing import Any
 
 from antipode.reproduction import laws
-from antipode.reproduction.item import EMPIRICAL, Grid, Item, Law, Measure, Panel, Trial, analysis, cross, score, varied
+from antipode.reproduction.item import (
+    EMPIRICAL,
+    Grid,
+    Item,
+    Law,
+    Measure,
+    Panel,
+    Trial,
+    analysis,
+    cross,
+    score,
+    varied,
+)
 
 PAPER = "JCL, supplement"
 JCL, VANILLA, MOCO = "JCL", "vanilla: M' ordinary losses", "MoCo v2"
@@ -20,20 +32,35 @@ LINEAR, FAST = (score("linear-jcl"),), (score("linear-fast"),)
 
 
 def _varied(
-    data: str, name: str, values: Iterable[float], measures: tuple[Measure, ...], common: Mapping[str, Any]
+    data: str,
+    name: str,
+    values: Iterable[float],
+    measures: tuple[Measure, ...],
+    common: Mapping[str, Any],
 ) -> tuple[Trial, ...]:
     """JCL with one argument varied and the others as in table 1."""
-    return cross({JCL: (f"{data}.jcl", {})}, varied(name, values), measures, common={**SETTINGS, **common})
+    return cross(
+        {JCL: (f"{data}.jcl", {})}, varied(name, values), measures, common={**SETTINGS, **common}
+    )
 
 
-def _vanilla(data: str, values: Iterable[int], measures: tuple[Measure, ...], common: Mapping[str, Any]) -> Any:
+def _vanilla(
+    data: str, values: Iterable[int], measures: tuple[Measure, ...], common: Mapping[str, Any]
+) -> Any:
     """As many keys without the closed form."""
     form = {"method.form": "each", "method.tau": 0.2, **common}
-    return cross({VANILLA: (f"{data}.jcl", {})}, varied("method.keys", values), measures, common=form)
+    return cross(
+        {VANILLA: (f"{data}.jcl", {})}, varied("method.keys", values), measures, common=form
+    )
 
 
 def _figure(
-    letter: str, what: str, question: str, x: str, grids: Mapping[Any, Grid], laws_: tuple[Law, ...] = ()
+    letter: str,
+    what: str,
+    question: str,
+    x: str,
+    grids: Mapping[Any, Grid],
+    laws_: tuple[Law, ...] = (),
 ) -> Item:
     """One panel of figure M.2."""
     return Item(
@@ -54,10 +81,13 @@ M2A = _figure(
     "M', positive keys",
     {
         "smoke": Grid(
-            _varied("digits", "method.keys", (2, 5), FAST, SMOKE) + _vanilla("digits", (2, 5), FAST, SMOKE), DIGITS
+            _varied("digits", "method.keys", (2, 5), FAST, SMOKE)
+            + _vanilla("digits", (2, 5), FAST, SMOKE),
+            DIGITS,
         ),
         "small": Grid(
-            _varied("cifar10", "method.keys", (2, 5, 9), FAST, SMALL) + _vanilla("cifar10", (2, 5, 9), FAST, SMALL),
+            _varied("cifar10", "method.keys", (2, 5, 9), FAST, SMALL)
+            + _vanilla("cifar10", (2, 5, 9), FAST, SMALL),
             CIFAR,
             3,
         ),
@@ -83,9 +113,13 @@ M2B = _figure(
     "lambda",
     {
         "smoke": Grid(_varied("digits", "method.strength", (0.0, 4.0, 10.0), FAST, SMOKE), DIGITS),
-        "small": Grid(_varied("cifar10", "method.strength", (0.0, 2.0, 4.0, 10.0), FAST, SMALL), CIFAR, 3),
+        "small": Grid(
+            _varied("cifar10", "method.strength", (0.0, 2.0, 4.0, 10.0), FAST, SMALL), CIFAR, 3
+        ),
         "paper": Grid(
-            _varied("imagenet100", "method.strength", (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0), LINEAR, {}),
+            _varied(
+                "imagenet100", "method.strength", (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0), LINEAR, {}
+            ),
             f"{IN100}; lambda = 0 is InfoNCE against the mean key",
         ),
     },
@@ -99,7 +133,10 @@ M2C = _figure(
     {
         "smoke": Grid(_varied("digits", "method.tau", (0.07, 0.2, 0.5), FAST, SMOKE), DIGITS),
         "small": Grid(_varied("cifar10", "method.tau", (0.07, 0.2, 0.5), FAST, SMALL), CIFAR, 3),
-        "paper": Grid(_varied("imagenet100", "method.tau", (0.05, 0.07, 0.1, 0.2, 0.3, 0.5), LINEAR, {}), IN100),
+        "paper": Grid(
+            _varied("imagenet100", "method.tau", (0.05, 0.07, 0.1, 0.2, 0.3, 0.5), LINEAR, {}),
+            IN100,
+        ),
     },
 )
 
@@ -109,8 +146,15 @@ def _spread(data: str, jcl: Mapping[str, Any], moco: Mapping[str, Any]) -> tuple
     measures = (
         analysis("similarity-variance", "histograms.similarity, backbone", panel="(a) similarity"),
         analysis("similarity-variance", "histograms.variance, backbone", panel="(b) variance"),
-        analysis("similarity-variance", "values.mean similarity, backbone", panel=MEANS, column="similarity"),
-        analysis("similarity-variance", "values.mean variance, backbone", panel=MEANS, column="variance"),
+        analysis(
+            "similarity-variance",
+            "values.mean similarity, backbone",
+            panel=MEANS,
+            column="similarity",
+        ),
+        analysis(
+            "similarity-variance", "values.mean variance, backbone", panel=MEANS, column="variance"
+        ),
     )
     return cross({JCL: (f"{data}.jcl", jcl), MOCO: (f"{data}.mocov2", moco)}, {"": {}}, measures)
 
@@ -129,15 +173,23 @@ M3 = Item(
     ),
     grids={
         "smoke": Grid(
-            _spread("digits", {**NINE, "train.epochs": 3, "train.batch": 64}, {"train.epochs": 3, "train.batch": 64}),
+            _spread(
+                "digits",
+                {**NINE, "train.epochs": 3, "train.batch": 64},
+                {"train.epochs": 3, "train.batch": 64},
+            ),
             "digits, resnet10-slim, 3 epochs; backbone features of 512 images",
         ),
         "small": Grid(
-            _spread("cifar10", {**NINE, **SMALL}, SMALL), "CIFAR-10, ResNet-18, 100 epochs; backbone features", 3
+            _spread("cifar10", {**NINE, **SMALL}, SMALL),
+            "CIFAR-10, ResNet-18, 100 epochs; backbone features",
+            3,
         ),
         "paper": Grid(
             _spread(
-                "imagenet100", NINE, {"train.epochs": 100, "train.batch": 128, "optim.network.lr": 0.2}
+                "imagenet100",
+                NINE,
+                {"train.epochs": 100, "train.batch": 128, "optim.network.lr": 0.2},
             ),  # .2 at 256 is .1 at 128
             "ImageNet-100, ResNet-18, 100 epochs, batch 128; which layer is not stated: backbone features",
         ),
@@ -145,7 +197,9 @@ M3 = Item(
     laws=(
         Law(
             "the views of an image are more alike after JCL",
-            partial(laws.beats, better=(MEANS, JCL, "similarity"), worse=(MEANS, MOCO, "similarity")),
+            partial(
+                laws.beats, better=(MEANS, JCL, "similarity"), worse=(MEANS, MOCO, "similarity")
+            ),
             EMPIRICAL,
         ),
     ),

@@ -70,13 +70,19 @@ def weighed(terms: dict[str, tuple[float, regularise.Regulariser]]) -> list[Weig
     """The regularisers by name whose weight is not 0."""
     for name, (weight, _) in terms.items():
         if not 0 <= weight < math.inf:
-            raise ValueError(f"the weight of the regulariser {name} is a finite number of 0 or more, got {weight}")
+            raise ValueError(
+                f"the weight of the regulariser {name} is a finite number of 0 or more, got {weight}"
+            )
     return [(name, weight, term) for name, (weight, term) in terms.items() if weight]
 
 
 def _pairing(centroid: str, views: int) -> tuple[Pairing, float]:
     """The pairs, and the factor that makes every form but "all" BYOL's sum of two at V=2."""
-    forms = {"halves": (halves, 2.0), "leave-one-out": (leave_one_out, 2.0), "all": (everything, 1.0)}
+    forms = {
+        "halves": (halves, 2.0),
+        "leave-one-out": (leave_one_out, 2.0),
+        "all": (everything, 1.0),
+    }
     pairs, scale = _pick({**forms, "repeat": (repeated, 2.0)}, centroid)
     return pairs(views), scale
 

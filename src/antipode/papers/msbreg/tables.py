@@ -5,7 +5,19 @@ from functools import partial
 from typing import Any
 
 from antipode.reproduction import laws
-from antipode.reproduction.item import EMPIRICAL, Grid, Item, Law, Measure, Panel, Trial, analysis, cross, score, table
+from antipode.reproduction.item import (
+    EMPIRICAL,
+    Grid,
+    Item,
+    Law,
+    Measure,
+    Panel,
+    Trial,
+    analysis,
+    cross,
+    score,
+    table,
+)
 
 PAPER = "MSBReg, supplement"
 SMOKE = {"train.epochs": 2, "train.batch": 64}
@@ -41,7 +53,9 @@ def _masks(kind: Any, name: str) -> tuple[Measure, ...]:
     return Measure(kind, name, "more.box AP", column=BB), Measure(kind, name, "value", column=MK)
 
 
-def _segmented(data: str, measures: tuple[Measure, ...], common: Mapping[str, Any]) -> tuple[Trial, ...]:
+def _segmented(
+    data: str, measures: tuple[Measure, ...], common: Mapping[str, Any]
+) -> tuple[Trial, ...]:
     rows: dict[str, tuple[str, Mapping[str, Any]]] = {
         "SimCLR": (f"{data}.simclr", {}),
         "MoCo": (f"{data}.mocov2", {}),
@@ -110,7 +124,8 @@ TABLE3 = Item(
     panels=(Panel(),),
     grids={
         "smoke": Grid(
-            _table3("digits", FAST, {**SMOKE, "train.epochs": 3}), f"{DIGITS.replace('2 epochs', '3 epochs')}"
+            _table3("digits", FAST, {**SMOKE, "train.epochs": 3}),
+            f"{DIGITS.replace('2 epochs', '3 epochs')}",
         ),
         "small": Grid(_table3("cifar10", FAST, SMALL), CIFAR, 3),
         "paper": Grid(
@@ -161,9 +176,14 @@ NORMS = {
 }
 
 
-def _table4(data: str, sizes: Mapping[int, int], measure: Measure, common: Mapping[str, Any]) -> tuple[Trial, ...]:
+def _table4(
+    data: str, sizes: Mapping[int, int], measure: Measure, common: Mapping[str, Any]
+) -> tuple[Trial, ...]:
     """Every row, with batches that stand for 256 and 1,024."""
-    rows = {name: (f"{data}.msbreg", {**own, "train.batch": sizes[size]}) for name, (own, size, _) in NORMS.items()}
+    rows = {
+        name: (f"{data}.msbreg", {**own, "train.batch": sizes[size]})
+        for name, (own, size, _) in NORMS.items()
+    }
     return cross(rows, {TOP1: {}}, (measure,), common=common)
 
 
@@ -175,9 +195,14 @@ TABLE4 = Item(
     panels=(Panel(),),
     grids={
         "smoke": Grid(
-            _table4("digits", {256: 64, 1024: 128}, FAST, {"train.epochs": 1}), DIGITS.replace("2 epochs", "1 epoch")
+            _table4("digits", {256: 64, 1024: 128}, FAST, {"train.epochs": 1}),
+            DIGITS.replace("2 epochs", "1 epoch"),
         ),
-        "small": Grid(_table4("cifar10", {256: 256, 1024: 1024}, FAST, SMALL), f"{CIFAR}; in place of STL-10", 3),
+        "small": Grid(
+            _table4("cifar10", {256: 256, 1024: 1024}, FAST, SMALL),
+            f"{CIFAR}; in place of STL-10",
+            3,
+        ),
         "paper": Grid(
             _table4("stl10", {256: 256, 1024: 1024}, LINEAR, {}),
             "STL-10, ResNet-18, 320 epochs, MoCo's linear protocol; not stated are K = 4 and lambda_s = .004, both "
@@ -235,9 +260,16 @@ def _table5(
 ) -> tuple[Trial, ...]:
     """A grid of K, lambda_s and lambda_b."""
     measure, common = how
-    rows = {_row(k, s): (f"{data}.msbreg", {**_with(k, s, 0.0), **common}) for k in views for s in weights[0]}
+    rows = {
+        _row(k, s): (f"{data}.msbreg", {**_with(k, s, 0.0), **common})
+        for k in views
+        for s in weights[0]
+    }
     return tuple(
-        trial._replace(overrides={**trial.overrides, "method.brownian": brownian}, column=f"lambda_b = {brownian:g}")
+        trial._replace(
+            overrides={**trial.overrides, "method.brownian": brownian},
+            column=f"lambda_b = {brownian:g}",
+        )
         for brownian in weights[1]
         for trial in cross(rows, {"": {}}, (measure,))
     )
@@ -251,10 +283,14 @@ TABLE5 = Item(
     panels=(Panel(y="accuracy (%)"),),
     grids={
         "smoke": Grid(
-            _table5("digits", (2, 4), ((0.0, 0.004), (0.0, 0.5)), FAST, {**SMOKE, "train.epochs": 1}),
+            _table5(
+                "digits", (2, 4), ((0.0, 0.004), (0.0, 0.5)), FAST, {**SMOKE, "train.epochs": 1}
+            ),
             DIGITS.replace("2 epochs", "1 epoch"),
         ),
-        "small": Grid(_table5("cifar10", (2, 4), ((0.0, 0.004), (0.0, 0.5)), FAST, SMALL), CIFAR, 3),
+        "small": Grid(
+            _table5("cifar10", (2, 4), ((0.0, 0.004), (0.0, 0.5)), FAST, SMALL), CIFAR, 3
+        ),
         "paper": Grid(
             _table5("imagenet100", (2, 4, 8), (SINGULAR, BROWNIAN), LINEAR, {"train.epochs": 300}),
             "ImageNet-100, ResNet-18, 300 epochs, MoCo's linear protocol",
@@ -269,10 +305,19 @@ TABLE5 = Item(
     laws=(
         Law(
             "four views are better than two",
-            partial(laws.beats, better=("", _row(4, 0.0), "lambda_b = 0"), worse=("", _row(2, 0.0), "lambda_b = 0")),
+            partial(
+                laws.beats,
+                better=("", _row(4, 0.0), "lambda_b = 0"),
+                worse=("", _row(2, 0.0), "lambda_b = 0"),
+            ),
             EMPIRICAL,
         ),
     ),
 )
 
-ITEMS = {"msbreg.table2": TABLE2, "msbreg.table3": TABLE3, "msbreg.table4": TABLE4, "msbreg.table5": TABLE5}
+ITEMS = {
+    "msbreg.table2": TABLE2,
+    "msbreg.table3": TABLE3,
+    "msbreg.table4": TABLE4,
+    "msbreg.table5": TABLE5,
+}
