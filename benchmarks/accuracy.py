@@ -1,18 +1,20 @@
-"""Accuracy on CIFAR-10: a list of runs, one JSON line for each that is done, so that results grow from visit to visit.
+"""Measure accuracy on CIFAR-10. Train the runs of entries.py; write one JSON line per finished run.
 
-    python benchmarks/accuracy.py --list                            # what there is, what is done, what it would take
-    python benchmarks/accuracy.py --minutes 9 --out new.jsonl       # what is missing, in order, as far as the time goes
-    python benchmarks/accuracy.py --only 'dcl-*' --seed 1           # some of them, with another seed
-    python benchmarks/accuracy.py --only mocov2 --validate --set method.tau=0.1   # to choose a value
-    python benchmarks/accuracy.py --jobs 2                          # two at once: one compiles while another trains
-    python benchmarks/tables.py                                     # RESULTS.md and its pictures from the lines
+    python benchmarks/accuracy.py --list                         # all runs, finished or not
+    python benchmarks/accuracy.py --minutes 9 --out new.jsonl    # missing runs that fit 9 minutes
+    python benchmarks/accuracy.py --only 'dcl-*' --seed 1        # some runs with another seed
+    python benchmarks/accuracy.py --only mocov2 --validate --set method.tau=0.1  # try a value
+    python benchmarks/accuracy.py --jobs 2                       # two runs at a time
+    python benchmarks/tables.py                                  # make RESULTS.md and its pictures
 
-Finished runs are those of results/accuracy.jsonl and of --out whose values are still those of the recipe. Scores are of
-the last epoch, on the test split. A run's line is written after each score, so that a visit that ends in the middle of
-scoring loses none; its last line counts.
-With --validate a tenth of the train images is held out before pretraining and scored on instead: values of recipes are
-chosen that way. With --jobs the times of a run say nothing, and `beside` in its line says that it was not alone.
-ANTIPODE_DATA names the folder with CIFAR-10.
+A run is finished if results/accuracy.jsonl or --out has a line with the same values as the current
+recipe. Scores are those of the last epoch, on the test split. The line of a run is written again
+after each score, so that an interrupted evaluation loses no score; the last line counts.
+
+With --validate a tenth of the train images is held out before pretraining, and the scores are
+measured on it; values of recipes are chosen that way. With --jobs one run compiles while another
+trains. The times of these runs cannot be compared, and `beside` in their lines is the number of
+other runs. The environment variable ANTIPODE_DATA names the folder with CIFAR-10.
 """
 
 import argparse
@@ -26,109 +28,41 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import antipode
-from antipode import api
+from antipode.data.sources import catalog
 from antipode.data.sources.source import subset
 from antipode.data.sources.splits import Splits
-from antipode.recipe.resolve import HARMLESS, resolve
+from antipode.names import unknown
+from antipode.recipe.recipe import HARMLESS
+from antipode.recipe.resolve import resolve
+from antipode.runs import run as runs
+from antipode.training import pretrain as training
+from entries import ENTRIES, QUICK, Entry
 
-HERE = Path(__file__).parent
-DONE = HERE / "results" / "accuracy.jsonl"
-QUICK = ("knn", "linear-fast")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One run: a recipe, its epochs and batch, what differs from the recipe, and what it is scored by."""
-
-    recipe: str
-    epochs: int = 100
-    batch: int = 256
-    values: dict[str, Any] = field(default_factory=dict)
-    protocols: tuple[str, ...] = QUICK
-    seconds: float = (
-        150.0  # about what it takes on an H200: a visit starts nothing that it cannot end
-    )
+DONE = Path(__file__).parent / "results" / "accuracy.jsonl"
+# metrics of the last step that a line keeps
+KEPT = ("loss", "spread", "rank", "uniformity", "similarity", "negative", "bank_drift")
 
 
-def methods() -> dict[str, Entry]:
-    """Every method at 100 epochs, batch 256; SiMo is `simo-255-rule` below."""
-    eqco = {"method.base": "mocov2", "method.negatives": 256}
-    return {
-        "simclr": Entry("cifar10.simclr"),
-        "dcl": Entry("cifar10.dcl"),
-        "mocov2": Entry("cifar10.mocov2"),
-        "byol": Entry("cifar10.byol", seconds=240),
-        "adco": Entry("cifar10.adco"),
-        "dclw": Entry("cifar10.dclw"),
-        "eqco": Entry("cifar10.eqco", values=eqco),
-        "simsiam": Entry("cifar10.simsiam", seconds=200),
-        "adco-symmetric": Entry("cifar10.adco", values={"method.symmetric": True}, seconds=240),
-        "jcl": Entry("cifar10.jcl", seconds=260),
-        "msbreg-2": Entry("cifar10.msbreg", values={"method.views": 2}, seconds=240),
-        "msbreg-4": Entry("cifar10.msbreg", seconds=400),
-        "dclw-multicrop": Entry(
-            "cifar10.dclw", values={"method.crops": 6}, seconds=300
-        ),  # DCL's table 2
-    }
-
-
-def paper() -> dict[str, Entry]:
-    """DCL against SimCLR in DCL's own settings (table 1)."""
-    found = {}
-    for batch, seconds in ((256, 150.0), (32, 400.0)):
-        for name in ("simclr", "dcl"):
-            found[f"{name}-paper-{batch}"] = Entry(
-                f"cifar10.{name}-paper", batch=batch, seconds=seconds
-            )
-    return found
-
-
-def rule() -> dict[str, Entry]:
-    """SiMo with K negatives, with EqCo's rule and without (EqCo's figure 3)."""
-    found = {}
-    for k in (16, 255, 4):
-        for way, rule in (("rule", True), ("plain", False)):
-            values = {
-                "method.negatives": k,
-                "method.alpha": 256.0 if rule else float(k),
-            }  # alpha = K is no margin
-            found[f"simo-{k}-{way}"] = Entry("cifar10.simo", values=values)
-    own = {
-        "method.negatives": 16,
-        "method.alpha": 256.0,
-        "method.shared": False,
-    }  # a draw for each query
-    found["simo-16-rule-own"] = Entry("cifar10.simo", values=own)
-    return found
-
-
-ENTRIES = methods() | paper() | rule()
-
-
-def lines(*files: Path) -> list[dict[str, Any]]:
-    """The last line of each run, seed and set of values in some files."""
-    found = [
-        json.loads(line)
-        for file in files
-        if file.exists()
-        for line in file.read_text().splitlines()
-        if line
-    ]
-    found = [{"values": {}} | line for line in found]  # older lines have none
-    return list(
-        {(line["run"], line["seed"], json.dumps(line["values"])): line for line in found}.values()
-    )
+def read_lines(*files: Path) -> list[dict[str, Any]]:
+    """Return the last line of each combination of run, seed and values in some files."""
+    last = {}
+    for file in files:
+        for text in file.read_text().splitlines() if file.exists() else []:
+            if text:
+                line = {"values": {}} | json.loads(text)  # older lines have no values
+                last[line["run"], line["seed"], json.dumps(line["values"])] = line
+    return list(last.values())
 
 
 def values_of(entry: Entry) -> dict[str, Any]:
-    """All that decides a weight of an entry's run but the seed, by key, as JSON gives it back."""
+    """Return the values of an entry that affect its weights, except the seed, in JSON types."""
     flags = {"train.epochs": entry.epochs, "train.batch": entry.batch}
     leaves = resolve(entry.recipe, overrides=entry.values, flags=flags).leaves()
     kept = {key: value for key, value in leaves.items() if key not in (*HARMLESS, "train.seed")}
@@ -136,20 +70,27 @@ def values_of(entry: Entry) -> dict[str, Any]:
 
 
 def changed(then: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The values that a run had and its recipe no longer has; a key that only one of them knows says nothing."""
+    """Return the values of a run that its recipe no longer has.
+
+    A key that only one of the two has is ignored.
+    """
     return {key: value for key, value in then.items() if key in now and now[key] != value}
 
 
-def finished(name: str, entry: Entry, done: list[dict[str, Any]]) -> bool:
-    """Whether one of the lines is of this run with the values that it would have now, and knows those asked for."""
-    now, asked = values_of(entry), entry.values.keys()
-    of_run = [line["values"] for line in done if line["run"] == name]
+def finished(name: str, entry: Entry, lines: list[dict[str, Any]]) -> bool:
+    """Return True if a line of this run has its current values.
+
+    The line must name the values that the entry sets itself.
+    """
+    now = values_of(entry)
+    asked = entry.values.keys()
+    of_run = [line["values"] for line in lines if line["run"] == name]
     return any(asked <= values.keys() and not changed(values, now) for values in of_run)
 
 
 def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
-    """Train and score one entry; the line to keep, anew after each score."""
-    torch.compiler.reset()  # the compiler counts what it compiled for other learners, too
+    """Train and score one entry; yield its line after each score."""
+    torch.compiler.reset()  # the compiler also counts what it compiled for other learners
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.empty_cache()
@@ -166,10 +107,10 @@ def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
         overrides=values,
         quiet=True,
     )
-    trained, memory = time.perf_counter() - start, torch.cuda.max_memory_allocated() if cuda else 0
+    seconds = time.perf_counter() - start
+    memory = torch.cuda.max_memory_allocated() if cuda else 0
     rows = [row for row in run.metrics() if "loss" in row]
     speed = sorted(row["images_per_second"] for row in rows)[len(rows) // 2]
-    kept = ("loss", "spread", "rank", "uniformity", "similarity", "negative", "bank_drift")
     line = {
         "run": name,
         "recipe": entry.recipe,
@@ -179,8 +120,8 @@ def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
         "values": values_of(entry),
         "seed": seed,
         "scores": {},
-        "last": {key: rows[-1][key] for key in kept if key in rows[-1]},
-        "seconds": {"training": trained},
+        "last": {key: rows[-1][key] for key in KEPT if key in rows[-1]},
+        "seconds": {"training": seconds},
         "images_per_second": speed,
         "memory_gib": memory / 2**30,
         "command": " ".join(["python", *sys.argv]),
@@ -195,139 +136,132 @@ def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def hold_out() -> None:
-    """From now on every tenth train image is the test split, and the real one is out of reach."""
-    plain = api.load
+    """From now on use every tenth train image as the test split, and hide the real test split."""
 
-    def load(*arguments: Any) -> Splits:
-        splits = plain(*arguments)
-        held = torch.arange(len(splits.train)) % 10 == 0
-        train = subset(splits.train, (~held).nonzero().flatten())
-        return replace(
-            splits, pretrain=train, train=train, test=subset(splits.train, held.nonzero().flatten())
-        )
+    def load(*arguments: Any, **options: Any) -> Splits:
+        splits = catalog.load(*arguments, **options)
+        held_out = torch.arange(len(splits.train)) % 10 == 0
+        train = subset(splits.train, (~held_out).nonzero().flatten())
+        test = subset(splits.train, held_out.nonzero().flatten())
+        return replace(splits, pretrain=train, train=train, test=test)
 
-    api.load = load
+    training.load = load  # data for pretraining
+    runs.load = load  # data for evaluation
 
 
 def facts() -> dict[str, Any]:
-    """Where and with what."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    commit = (
-        os.environ.get("ANTIPODE_COMMIT")
-        or subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], check=False, capture_output=True, text=True
-        ).stdout.strip()
-    )
+    """Return device, version, commit and date."""
+    commit = os.environ.get("ANTIPODE_COMMIT")
+    if not commit:
+        command = ["git", "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
     return {
-        "device": device,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "torch": torch.__version__,
         "commit": commit,
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def asked(name: str, args: argparse.Namespace) -> tuple[str, Entry]:
-    """An entry as the command changes it, under a name that says how long it is and what it is scored on."""
+def entry_for(name: str, args: argparse.Namespace) -> tuple[str, Entry]:
+    """Return an entry as the command line changes it, with the name of the run.
+
+    The name says if the number of epochs differs and if the run is scored on held-out train images.
+    """
     entry = ENTRIES[name]
     if args.epochs and args.epochs != entry.epochs:
-        entry = replace(
-            entry, epochs=args.epochs, seconds=entry.seconds * args.epochs / entry.epochs
-        )
+        seconds = entry.seconds * args.epochs / entry.epochs
+        entry = replace(entry, epochs=args.epochs, seconds=seconds)
         name = f"{name}-{args.epochs}"
     if args.protocol:
         entry = replace(entry, protocols=tuple(args.protocol))
-    values = dict(text.split("=", 1) for text in args.set)
-    if values:
-        entry = replace(
-            entry, values=entry.values | {key: json.loads(value) for key, value in values.items()}
-        )
+    if args.set:
+        pairs = (text.split("=", 1) for text in args.set)
+        values = {key: json.loads(value) for key, value in pairs}
+        entry = replace(entry, values=entry.values | values)
     return (f"{name} validation" if args.validate else name), entry
 
 
-def apart(name: str, args: argparse.Namespace, end: float) -> None:
-    """One entry in a process of its own, if it can still start before `end`."""
-    if time.perf_counter() > end:
-        print(f"{name}: would be too long", flush=True)
+def run_in_process(name: str, args: argparse.Namespace, latest: float) -> None:
+    """Run one entry in its own process, unless it is later than the time `latest`."""
+    if time.perf_counter() > latest:
+        print(f"{name}: would take too long", flush=True)
         return
-    same = {
+    options = {
         "--epochs": args.epochs,
         "--seed": args.seed,
         "--out": args.out,
         "--beside": args.jobs - 1,
     }
-    words = [word for key, value in same.items() if value is not None for word in (key, str(value))]
+    given = {key: value for key, value in options.items() if value is not None}
+    words = [word for key, value in given.items() for word in (key, str(value))]
     for key, values in (("--protocol", args.protocol), ("--set", args.set)):
         words += [key, *values] if values else []
     words += ["--validate"] if args.validate else []
-    # each with its share of the cores: runs that scored at once took 85 to 205 s for what takes one alone 19 to 28
+    # Each process gets its share of the cores. Without this, runs that evaluated at the same time
+    # took 85 to 205 s where one alone takes 19 to 28 s.
     cores = max(1, (os.cpu_count() or 1) // args.jobs)
     env = {"OMP_NUM_THREADS": str(cores), **os.environ}
-    done = subprocess.run([sys.executable, __file__, "--only", name, *words], check=False, env=env)
+    command = [sys.executable, __file__, "--only", name, *words]
+    done = subprocess.run(command, check=False, env=env)
     if done.returncode:
         print(f"{name}: failed with status {done.returncode}", flush=True)
 
 
-def main() -> None:
+def run_and_record(name: str, entry: Entry, args: argparse.Namespace) -> None:
+    """Train and score one entry, and append its line to --out after each score."""
+    for line in train(name, entry, args.seed):
+        with args.out.open("a") as file:
+            file.write(json.dumps(line | {"beside": args.beside}) + "\n")
+        scores = ", ".join(f"{key} {score['value']:.2f}" for key, score in line["scores"].items())
+        print(f"{name}: {scores}; {line['seconds']['training']:.0f} s of training", flush=True)
+
+
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--only", nargs="+", default=["*"], metavar="NAME", help="names or patterns, in this order"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--epochs", type=int, help="instead of each entry's own; the name then ends in -EPOCHS"
-    )
-    parser.add_argument("--protocol", nargs="+", help=f"instead of {' and '.join(QUICK)}")
-    parser.add_argument(
-        "--minutes", type=float, default=1e9, help="start nothing that would end later than this"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=DONE, help="the file that new lines are added to"
-    )
-    parser.add_argument(
-        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="values to try; the line has them"
-    )
-    parser.add_argument("--validate", action="store_true", help="score on held-out train images")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="runs at a time, each in a process of its own"
-    )
-    parser.add_argument(
-        "--beside", type=int, default=0, help=argparse.SUPPRESS
-    )  # how many others share the device
-    parser.add_argument("--list", action="store_true", help="only say what there is")
-    args = parser.parse_args()
+    add = parser.add_argument
+    add("--only", nargs="+", default=["*"], metavar="NAME", help="names or patterns, in order")
+    add("--seed", type=int, default=0)
+    add("--epochs", type=int, help="epochs of every run; its name then ends in -EPOCHS")
+    add("--protocol", nargs="+", help=f"protocols in place of {' and '.join(QUICK)}")
+    add("--minutes", type=float, default=1e9, help="start no run that would end later than this")
+    add("--out", type=Path, default=DONE, help="the file that lines are appended to")
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="values to try")
+    add("--validate", action="store_true", help="score on held-out train images")
+    add("--jobs", type=int, default=1, help="runs at a time, each in its own process")
+    # the number of other runs that share the device, set by --jobs
+    add("--beside", type=int, default=0, help=argparse.SUPPRESS)
+    add("--list", action="store_true", help="only list the runs")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = read_arguments()
     start = time.perf_counter()
-    names = [name for pattern in args.only for name in ENTRIES if fnmatch.fnmatch(name, pattern)]
+    names = [name for pattern in args.only for name in fnmatch.filter(ENTRIES, pattern)]
     if not names:
-        sys.exit(f"there is no run {args.only[0]!r}: choose from {', '.join(ENTRIES)}")
-    done = [line for line in lines(DONE, args.out) if line["seed"] == args.seed]
+        sys.exit(str(unknown("run", args.only[0], ENTRIES)))
+    lines = [line for line in read_lines(DONE, args.out) if line["seed"] == args.seed]
     if args.validate:
         hold_out()
     pool = ThreadPoolExecutor(args.jobs)
     for plain in dict.fromkeys(names):
-        name, entry = asked(plain, args)
-        is_done = finished(name, entry, done)
-        if args.list or is_done:
-            print(f"{name:22} {'done' if is_done else f'about {entry.seconds:.0f} s on an H200'}")
+        name, entry = entry_for(plain, args)
+        is_finished = finished(name, entry, lines)
+        if args.list or is_finished:
+            state = "done" if is_finished else f"about {entry.seconds:.0f} s on an H200"
+            print(f"{name:22} {state}")
             continue
-        end = start + 60 * args.minutes - entry.seconds
+        latest = start + 60 * args.minutes - entry.seconds
         if args.jobs > 1:
-            pool.submit(apart, plain, args, end)
-        elif time.perf_counter() > end:
-            print(f"{name}: {entry.seconds:.0f} s would be too long", flush=True)
+            pool.submit(run_in_process, plain, args, latest)
+        elif time.perf_counter() > latest:
+            print(f"{name}: {entry.seconds:.0f} s would take too long", flush=True)
         else:
-            note(name, entry, args)
+            run_and_record(name, entry, args)
     pool.shutdown()
-
-
-def note(name: str, entry: Entry, args: argparse.Namespace) -> None:
-    """Train, score and write down one entry."""
-    for line in train(name, entry, args.seed):
-        with args.out.open("a") as file:
-            file.write(json.dumps(line | {"beside": args.beside}) + "\n")
-        shown = ", ".join(f"{key} {score['value']:.2f}" for key, score in line["scores"].items())
-        print(f"{name}: {shown}; {line['seconds']['training']:.0f} s of training", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
-"""The loader, images per second: python benchmarks/loader.py [FOLDER] [--workers 2] [--seconds 5] [--json]
+"""Measure the data loader in images per second.
 
-Two 224 px random resized crops of every JPEG of FOLDER (or of 256 made-up photographs of 500 x 375 pixels), from files
-and from each kind of pack, against torchvision's own per-image transforms on Pillow images in a DataLoader with as many
-workers. Colour and blur run on the device and are measured in views.py. All files fit the page cache: this is the cost
-of decoding and cropping, not of the disk. With --workers 0 the rate is per second of CPU time, which other work on the
-machine does not disturb. Last, steps per second of a data set that lives on the device (512 x 32 px).
+    python benchmarks/loader.py [FOLDER] [--workers 2] [--seconds 5] [--json]
+
+The work: two 224 px random resized crops of every JPEG file of FOLDER (or of 256 synthetic
+photographs of 500 x 375 pixels). Ours reads files and each kind of pack. It is compared with
+torchvision's own transforms, image by image, on Pillow images in a DataLoader with as many workers.
+Colour and blur run on the device and are measured in views.py.
+
+All files fit the page cache, so this measures decoding and cropping, not the disk. With --workers 0
+the rate is per second of CPU time, which other work on the machine does not disturb. The last line
+is the number of steps per second with a data set that is stored on the device (512 x 32 px).
 """
 
 import argparse
 import json
-import shutil
 import tempfile
 import time
 import warnings
@@ -23,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 from antipode.data.loader import Loader
+from antipode.data.sources import packed
 from antipode.data.sources.catalog import load
 from antipode.data.sources.pack import pack
 from antipode.data.sources.source import Source
@@ -30,10 +35,16 @@ from antipode.data.views.views import views
 from decode import photographs
 
 BATCH = 64
+PACKS = {
+    "packed bytes": {},
+    "packed pixels, 256 px": {"size": 256},
+    "packed JPEG, 256 px": {"size": 256, "quality": 90},
+}
+Batches = Callable[[], Iterator[Any]]  # one side of the comparison
 
 
 class Torchvision(Dataset[Any]):
-    """What people do: an image opened by Pillow, two crops, two tensors."""
+    """The usual way: open an image with Pillow, crop it twice, return two tensors."""
 
     def __init__(self, folder: Path) -> None:
         self.files = sorted(folder.iterdir())
@@ -50,11 +61,13 @@ class Torchvision(Dataset[Any]):
 
 
 def ours(source: Source, workers: int) -> Iterator[Any]:
+    """Yield batches of our loader without end."""
     make = views("mocov1", size=224)
     return Loader(source, make, batch=BATCH, epochs=10_000, seed=0, workers=workers).decoded()
 
 
 def theirs(folder: Path, workers: int) -> Iterator[Any]:
+    """Yield batches of torchvision's pipeline without end."""
     while True:
         yield from DataLoader(
             Torchvision(folder), BATCH, shuffle=True, drop_last=True, num_workers=workers
@@ -62,9 +75,11 @@ def theirs(folder: Path, workers: int) -> Iterator[Any]:
 
 
 def rate(batches: Iterator[Any], seconds: float, each: int, clock: Callable[[], float]) -> float:
+    """Return how many items per second an iterator yields, if every batch holds `each`."""
     for _ in range(4):
         next(batches)
-    count, start = 0, clock()
+    count = 0
+    start = clock()
     while clock() - start < seconds:
         next(batches)
         count += each
@@ -72,6 +87,7 @@ def rate(batches: Iterator[Any], seconds: float, each: int, clock: Callable[[], 
 
 
 def resident(device: str) -> Iterator[Any]:
+    """Yield the batches of a data set that is stored on the device."""
     loader = Loader(
         load("shapes").pretrain,
         views("simclr", size=32),
@@ -86,65 +102,63 @@ def resident(device: str) -> Iterator[Any]:
         yield step
 
 
+def megabytes(folder: Path) -> float:
+    """Return the size of all files in a folder."""
+    return round(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6, 1)
+
+
+def sides(
+    home: Path, files: list[bytes], workers: int
+) -> tuple[dict[str, Batches], dict[str, float]]:
+    """Write the files and packs; return what to measure and the megabytes of each, by name."""
+    photos = home / "photos"
+    photos.mkdir()
+    for number in range(max(256, len(files))):
+        (photos / f"{number:04d}.jpg").write_bytes(files[number % len(files)])
+    name = f"folder:{photos}"
+    batches: dict[str, Batches] = {
+        "torchvision on Pillow images": lambda: theirs(photos, workers),
+        "files": lambda: ours(load(name).pretrain, workers),
+    }
+    sizes = {"files": megabytes(photos)}
+    for number, (label, settings) in enumerate(PACKS.items()):
+        target = pack(name, home / f"pack{number}", **settings)
+        sizes[label] = megabytes(target)
+        batches[label] = lambda target=target: ours(load(f"packed:{target}").pretrain, workers)
+    return batches, sizes
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--workers", type=int, default=2, help="worker processes of each side")
+    parser.add_argument("--seconds", type=float, default=5, help="duration of one measurement")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    home = Path(tempfile.mkdtemp())
-    files = photographs(arguments.folder)
-    (home / "photos").mkdir()
-    for number in range(max(256, len(files))):
-        (home / "photos" / f"{number:04d}.jpg").write_bytes(files[number % len(files)])
-    name, workers = f"folder:{home / 'photos'}", arguments.workers
-    packs = {
-        "packed bytes": {},
-        "packed pixels, 256 px": {"size": 256},
-        "packed JPEG, 256 px": {"size": 256, "quality": 90},
-    }
-    runs: dict[str, Callable[[], Iterator[Any]]] = {
-        "torchvision on Pillow images": lambda: theirs(home / "photos", workers),
-        "files": lambda: ours(load(name).pretrain, workers),
-    }
-    sizes = {"files": size(home / "photos")}
-    for number, (label, settings) in enumerate(packs.items()):
-        target = pack(name, home / f"pack{number}", **settings)
-        sizes[label] = size(target)
-        runs[label] = lambda target=target: ours(load(f"packed:{target}").pretrain, workers)
+    # read pixels from the pack as for a large data set; small packs are otherwise kept in memory
+    packed.RESIDENT = 0
+    workers = arguments.workers
     clock = time.perf_counter if workers else time.process_time
-    rates = {
-        label: round(rate(run(), arguments.seconds, BATCH, clock)) for label, run in runs.items()
-    }
+    with tempfile.TemporaryDirectory() as home:
+        batches, sizes = sides(Path(home), photographs(arguments.folder), workers)
+        rates = {
+            label: round(rate(make(), arguments.seconds, BATCH, clock))
+            for label, make in batches.items()
+        }
     device = "cuda" if torch.cuda.is_available() else "cpu"
     steps = rate(resident(device), arguments.seconds, 1, time.perf_counter)
-    shutil.rmtree(home)
     if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "images/s": rates,
-                    "MB": sizes,
-                    f"steps/s on {device}": round(steps),
-                    "workers": workers,
-                }
-            )
-        )
+        content = {"images/s": rates, "MB": sizes, f"steps/s on {device}": round(steps)}
+        print(json.dumps({**content, "workers": workers}))
         return
-    for label, value in rates.items():
-        print(
-            f"{label:30} {value:7,} images/s  {value / rates['files']:5.2f} x files  {sizes.get(label, 0):6.1f} MB"
-        )
+    for label, speed in rates.items():
+        ratio = f"{speed / rates['files']:5.2f} x files"
+        print(f"{label:30} {speed:7,} images/s  {ratio}  {sizes.get(label, 0):6.1f} MB")
     print(f"{'on ' + device + ', 512 x 32 px':30} {steps:7,.0f} steps/s before views")
-
-
-def size(folder: Path) -> float:
-    return round(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6, 1)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Our loop against the bare step on a fixed batch: what loading, views, records and checkpoints cost.
+"""Compare our training loop with the bare step: the cost of loading, views, schedules and records.
 
     python benchmarks/overhead.py --out overhead.json
-    python benchmarks/overhead.py --recipe cifar10.simclr "cifar10.adco method.bank=8192" --device cuda --images 50000
+    python benchmarks/overhead.py --device cuda --images 50000 --recipe cifar10.simclr
+    python benchmarks/overhead.py --device cuda --recipe "cifar10.adco method.bank=8192"
 
-Both sides take turns in one process, on the same network, precision and compilation. The bare side repeats forward,
-backward and optimiser on one batch of views that is ready on the device; on a GPU it is one captured graph.
+Both sides take turns in one process, with the same network, precision and compilation. The bare
+step repeats forward pass, backward pass and optimiser on one batch of views that is already on the
+device. On a GPU it is captured as one CUDA graph.
 """
 
 import argparse
@@ -12,118 +14,145 @@ import json
 import os
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import Splits
+from antipode.recipe.recipe import Recipe
 from antipode.recipe.resolve import resolve
 from antipode.runs.folder import RunFolder
-from antipode.training.loop import Recorder, build
+from antipode.training.build import Setup, build
 from antipode.training.progress import Silent
+from antipode.training.record import Recorder
 from antipode.training.step import filling
 from antipode.types import Batch
 
+WARM_UP = 10  # steps of the loop before the clock starts
 
-def images(count: int, size: int) -> Splits:
+
+def random_images(count: int, size: int) -> Splits:
+    """Return a data set of random colour images, without test images."""
     source = Memory(torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8))
     return Splits("random", source, source, None, size)
 
 
 def wait(device: torch.device) -> None:
+    """Wait until a GPU has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def bare(job, steps: int) -> float:
-    """Seconds of a step on a fixed batch."""
-    _, _, batch = next(job.loader.steps())
+def warmed_up_batch(setup: Setup) -> Batch:
+    """Return a fixed batch, after steps on it that fill AdCo's bank and warm up the device."""
+    _, _, batch = next(setup.loader.steps())
     batch = Batch([view.clone() for view in batch.views], batch.image_ids.clone())
-    while filling(job.step.learner):  # a step that fills AdCo's bank is another one
-        job.step(batch)
+    while filling(setup.learner):  # a step that fills AdCo's bank does other work
+        setup.step(batch)
     for _ in range(3):
-        job.step(batch)
-    step = lambda: job.step(batch)  # noqa: E731
-    if job.device.type == "cuda":
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step()
-        step = graph.replay
-    wait(job.device)
+        setup.step(batch)
+    return batch
+
+
+def bare_step_seconds(setup: Setup, steps: int) -> float:
+    """Return the seconds of one step on a fixed batch."""
+    batch = warmed_up_batch(setup)
+    step: Callable[[], object] = lambda: setup.step(batch)  # noqa: E731
+    if setup.device.type == "cuda":
+        step = captured(step)
+    wait(setup.device)
     start = time.perf_counter()
     for _ in range(steps):
         step()
-    wait(job.device)
+    wait(setup.device)
     return (time.perf_counter() - start) / steps
 
 
-def atomic_write(job, steps: int, out: Path) -> float:
-    """Seconds of a step of the loop, records included, after a warm-up."""
-    book = Recorder(job, RunFolder(out), Silent(), None)
+def captured(step: Callable[[], object]) -> Callable[[], object]:
+    """Capture a step as one CUDA graph, and return the function that replays it."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def loop_step_seconds(setup: Setup, steps: int, out: Path) -> float:
+    """Return the seconds of one step of the training loop, with records and after a warm-up."""
     out.mkdir(parents=True, exist_ok=True)
-    start, warm = 0.0, 10
-    for count, (step, epoch, rates, result, norm) in enumerate(job.run(0)):
-        book.note(step, epoch, rates, result, norm)
-        if count + 1 == warm:
-            wait(job.device)
+    recorder = Recorder(setup, RunFolder(out), Silent(), None)
+    start = 0.0
+    for count, (step, epoch, rates, result, norm) in enumerate(setup.run(0), start=1):
+        recorder.note(step, epoch, rates, result, norm)
+        if count == WARM_UP:
+            wait(setup.device)
             start = time.perf_counter()
-        if count + 1 == warm + steps:
+        if count == WARM_UP + steps:
             break
-    wait(job.device)
+    wait(setup.device)
     return (time.perf_counter() - start) / steps
+
+
+def compare(name: str, recipe: Recipe, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the best of some rounds of both sides, in milliseconds per step."""
+    splits = random_images(args.images, recipe.views.size)
+    bare = float("inf")
+    loop = float("inf")
+    for _ in range(args.rounds):
+        torch.compiler.reset()
+        setup = build(recipe, splits)
+        if args.device == "cuda":
+            setup.step.compile()
+        bare = min(bare, bare_step_seconds(setup, args.steps))
+        torch.compiler.reset()
+        setup = build(recipe, splits)
+        loop = min(loop, loop_step_seconds(setup, args.steps, args.out.with_suffix("")))
+    return {
+        "recipe": name,
+        "batch": recipe.train.batch,
+        "bare": bare * 1e3,
+        "whole": loop * 1e3,
+        "share": bare / loop,
+        "images_per_second": recipe.train.batch / loop,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--recipe", nargs="+", default=["shapes.dcl"])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--images", type=int, default=5000)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("overhead.json"))
+    parser.add_argument(
+        "--recipe",
+        nargs="+",
+        default=["shapes.dcl"],
+        help='recipes; "name key=value ..." changes values of one',
+    )
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--images", type=int, default=5000, help="size of the random data set")
+    parser.add_argument("--steps", type=int, default=40, help="steps of one measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the best counts")
+    parser.add_argument(
+        "--out", type=Path, default=Path("overhead.json"), help="the JSON file to write"
+    )
     args = parser.parse_args()
     rows = []
     for name in args.recipe:
         plain, *values = name.split()
         recipe = resolve(plain, overrides=[*values, f"train.device={args.device}"])
-        splits = images(args.images, recipe.views.size)
-        times = {"bare": float("inf"), "whole": float("inf")}
-        for _ in range(args.rounds):
-            torch.compiler.reset()
-            job = build(recipe, splits)
-            if args.device == "cuda":
-                job.step.compile()
-            times["bare"] = min(times["bare"], bare(job, args.steps))
-            torch.compiler.reset()
-            fresh = build(recipe, splits)
-            times["whole"] = min(
-                times["whole"], atomic_write(fresh, args.steps, args.out.with_suffix(""))
-            )
-        row = {
-            "recipe": name,
-            "batch": recipe.train.batch,
-            **{k: v * 1e3 for k, v in times.items()},
-        }
-        row["share"] = times["bare"] / times["whole"]
-        row["images_per_second"] = recipe.train.batch / times["whole"]
+        row = compare(name, recipe, args)
         share = f"{100 * row['share']:.1f} % of the bare speed"
         print(f"{name}: bare {row['bare']:.2f} ms, loop {row['whole']:.2f} ms, {share}", flush=True)
         rows.append(row)
-    where = (
-        torch.cuda.get_device_name()
-        if args.device == "cuda"
-        else platform.processor() or platform.machine()
-    )
+    cpu = platform.processor() or platform.machine()
     facts = {
-        "device": where,
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else cpu,
         "cores": os.cpu_count(),
         "torch": torch.__version__,
         "load": os.getloadavg(),

@@ -1,28 +1,29 @@
-"""SimCLR views per second: ours against torchvision, kornia and lightly, the same work in one run.
+"""Compare the speed of SimCLR's views: ours, torchvision, kornia and lightly in one run.
 
-    python benchmarks/views.py --out views.json                       # all sides, 32 and 224 pixels, both on all cores
+    python benchmarks/views.py --out views.json                  # all sides, 32 and 224 pixels
     python benchmarks/views.py --device cuda --size 224 --side ours kornia
 
-The work: uint8 RGB images in memory (32 pixels for views of 32, 256 for views of 224) to two normalised float32 views
-each. RandomResizedCrop (scale .08 to 1, ratio 3/4 to 4/3, bilinear, antialiased), horizontal flip .5, ColorJitter
-(.8 .8 .8 .2) p .8 in random order, greyscale p .2, Gaussian blur p .5 with sigma .1 to 2 and a kernel of a tenth of the
-view, ImageNet's mean and deviation. Where a peer does something else as shipped, its line says so.
+The work: make two normalised float32 views of each uint8 RGB image of a batch in memory. The images
+have 32 pixels for views of 32 and 256 for views of 224. The policy is RandomResizedCrop (scale .08
+to 1, ratio 3/4 to 4/3, bilinear, antialiased), horizontal flip p .5, ColorJitter (.8 .8 .8 .2) p .8
+in random order, greyscale p .2, Gaussian blur p .5 with sigma .1 to 2 and a kernel of a tenth of
+the view, ImageNet's mean and deviation. If a peer does something else as shipped, its line says so.
 
-Peers that work image by image run in one process per core, each with one thread; what they make is thrown away at once,
-so neither collating nor passing it on is counted: their best case. Batched sides use one thread per core; ours on a CPU
-also runs as the peers do, which suffers less from other work on the machine than threads that wait for each other.
-Batches are small on a CPU, where large ones leave the caches; malloc keeps freed memory, for all sides.
+Peers that work image by image run in one process per core with one thread each. Their views are
+dropped at once, so collating and transferring them is not counted; this is their best case. Sides
+that work on batches use one thread per core. On a CPU ours also runs in one process per core, since
+other work on the machine disturbs separate processes less than threads that wait for each other.
+Batches are small on a CPU, because large ones do not fit its caches. malloc keeps freed memory, for
+all sides.
 """
 
 import argparse
 import ctypes
 import json
 import multiprocessing
-import os
 import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from threading import BrokenBarrierError
@@ -32,28 +33,32 @@ import torch
 from torch import Tensor
 
 from antipode.data.views.views import IMAGENET_MEAN, IMAGENET_STD, views
+from machine import CORES, surroundings
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 VIEWS = 2
 OURS = "ours, compiled, a process per core"
-PIL, TENSOR = "torchvision, PIL", "torchvision, tensor"
+PIL = "torchvision, PIL"
+TENSOR = "torchvision, tensor"
 LIGHTLY = "lightly (Pillow's blur: no kernel size)"
-TEAMS: list[tuple[Barrier, list[Any]]] = []  # workers at work
+TEAMS: list[tuple[Barrier, list[Any]]] = []  # worker processes that wait for the next measurement
 
 
 class Work(NamedTuple):
+    """What every side has to do."""
+
     size: int  # pixels of a view
     pixels: int  # pixels of an image
-    images: int  # of a batch
+    images: int  # images of a batch
     device: str
-    seconds: float  # of one measurement
+    seconds: float  # duration of one measurement
 
     @property
     def taps(self) -> int:
+        """The kernel size of the blur."""
         return 2 * (self.size // 20) + 1
 
     def batch(self) -> Tensor:
-        """Smooth random images, so that compressible photographs and not noise are the model."""
+        """Return smooth random images, which resemble photographs more than noise does."""
         coarse = torch.rand(self.images, 3, 9, 9, generator=torch.Generator().manual_seed(0))
         smooth = torch.nn.functional.interpolate(
             coarse, (self.pixels, self.pixels), mode="bicubic"
@@ -65,21 +70,23 @@ Rate = Callable[[], float]  # one measurement, in views per second
 
 
 def keep_memory() -> None:
-    """Have glibc keep freed memory, for all sides: page faults at every step would be what is measured."""
+    """Make glibc keep freed memory. Otherwise page faults at every step would dominate."""
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
         libc.mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, at its largest
 
 
-# Ours and kornia: batches
+# Sides that work on batches: ours and kornia
 
 
 def timed(work: Work, step: Callable[[], object]) -> float:
+    """Return the views per second of a step that makes the views of one batch."""
     wait = torch.cuda.synchronize if work.device == "cuda" else lambda: None
     step()
     wait()
-    start, steps = time.perf_counter(), 0
+    steps = 0
+    start = time.perf_counter()
     while time.perf_counter() - start < work.seconds:
         for _ in range(10 if work.device == "cuda" else 1):
             step()
@@ -89,8 +96,9 @@ def timed(work: Work, step: Callable[[], object]) -> float:
 
 
 def ours(work: Work) -> dict[str, Rate]:
-    """Eager, compiled, and on a GPU captured in a CUDA graph; the draws are counted."""
-    make, images = views("simclr", size=work.size).to(work.device), work.batch().to(work.device)
+    """Ours eager, compiled, and on a GPU as a CUDA graph. The random draws are included."""
+    make = views("simclr", size=work.size).to(work.device)
+    images = work.batch().to(work.device)
     compiled = torch.compile(make.apply, fullgraph=True, dynamic=False)
 
     def eager_step() -> object:
@@ -110,6 +118,7 @@ def ours(work: Work) -> dict[str, Rate]:
 
 
 def captured(work: Work, step: Callable[[], object]) -> Rate:
+    """Capture a step as a CUDA graph, and return the measurement of its replay."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -122,11 +131,13 @@ def captured(work: Work, step: Callable[[], object]) -> Rate:
 
 
 def kornia(work: Work) -> dict[str, Rate]:
+    """kornia's augmentations."""
     import kornia.augmentation as K
 
-    kernel, crop = (work.taps, work.taps), {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)}
+    side = (work.size, work.size)
+    kernel = (work.taps, work.taps)
     policy = torch.nn.Sequential(
-        K.RandomResizedCrop((work.size, work.size), **crop),
+        K.RandomResizedCrop(side, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3)),
         K.RandomHorizontalFlip(p=0.5),
         K.ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8),
         K.RandomGrayscale(p=0.2),
@@ -141,19 +152,23 @@ def kornia(work: Work) -> dict[str, Rate]:
     return {"kornia (no antialiasing, one jitter order a batch)": lambda: timed(work, step)}
 
 
-# torchvision, lightly and, on a CPU, ours: one process per core, with one thread
+# One process per core with one thread each: torchvision, lightly and, on a CPU, ours
 
 
 class Step(NamedTuple):
-    run: Callable[[int], object]  # the number of the step
-    views: int  # that it makes
+    """A step of a worker process."""
+
+    run: Callable[[int], object]  # takes the number of the step
+    views: int  # number of views that one step makes
 
 
-def one_by_one(work: Work, transform: Callable[[Any], object], images: list[Any]) -> Step:
+def one_by_one(transform: Callable[[Any], object], images: list[Any]) -> Step:
+    """Return a step that transforms one image."""
     return Step(lambda step: transform(images[step % len(images)]), VIEWS)
 
 
 def torchvision_step(work: Work, images: list[Any], *convert: Any) -> Step:
+    """Return torchvision's transforms of one image; `convert` makes a tensor of a Pillow image."""
     from torchvision.transforms import v2
 
     transform = v2.Compose(
@@ -168,14 +183,16 @@ def torchvision_step(work: Work, images: list[Any], *convert: Any) -> Step:
             v2.Normalize(IMAGENET_MEAN, IMAGENET_STD),
         ]
     )
-    return one_by_one(work, lambda image: [transform(image) for _ in range(VIEWS)], images)
+    return one_by_one(lambda image: [transform(image) for _ in range(VIEWS)], images)
 
 
 def step_of(kind: str, work: Work) -> Step:
+    """Return the step of a side by its name."""
     from PIL import Image
 
     if kind == OURS:
-        make, batch = views("simclr", size=work.size), work.batch()
+        make = views("simclr", size=work.size)
+        batch = work.batch()
         compiled = torch.compile(make.apply, fullgraph=True, dynamic=False)
         return Step(lambda step: compiled(batch, make.draw(work.images)), VIEWS * work.images)
     tensors = list(work._replace(images=64).batch())
@@ -183,7 +200,7 @@ def step_of(kind: str, work: Work) -> Step:
     if kind == LIGHTLY:
         from lightly.transforms import SimCLRTransform
 
-        return one_by_one(work, SimCLRTransform(input_size=work.size), pictures)
+        return one_by_one(SimCLRTransform(input_size=work.size), pictures)
     if kind == TENSOR:
         return torchvision_step(work, tensors)
     from torchvision.transforms.v2 import ToImage
@@ -192,27 +209,30 @@ def step_of(kind: str, work: Work) -> Step:
 
 
 def worker(kind: str, work: Work, barrier: Barrier, results: Any) -> None:
+    """Measure whenever all workers meet at the barrier; end when the barrier is broken."""
     torch.set_num_threads(1)
     keep_memory()
     step = step_of(kind, work)
-    for warm in range(8):
-        step.run(warm)
+    for number in range(8):  # warm-up
+        step.run(number)
     while True:
         try:
             barrier.wait()
         except BrokenBarrierError:
             return
-        start, done = time.perf_counter(), 0
+        count = 0
+        start = time.perf_counter()
         while time.perf_counter() - start < work.seconds:
-            step.run(done)
-            done += 1
-        results.put(step.views * done / (time.perf_counter() - start))
+            step.run(count)
+            count += 1
+        results.put(step.views * count / (time.perf_counter() - start))
 
 
 def processes(kind: str, work: Work) -> Rate:
-    """Workers that wait for each measurement, until the barrier breaks."""
+    """Start one worker per core, and return the measurement of their common rate."""
     context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(CORES + 1), context.Queue()
+    barrier = context.Barrier(CORES + 1)
+    results = context.Queue()
     team = [
         context.Process(target=worker, args=(kind, work, barrier, results), daemon=True)
         for _ in range(CORES)
@@ -228,7 +248,8 @@ def processes(kind: str, work: Work) -> Rate:
     return rate
 
 
-def dismiss() -> None:
+def end_workers() -> None:
+    """End all worker processes."""
     while TEAMS:
         barrier, team = TEAMS.pop()
         barrier.abort()
@@ -237,11 +258,13 @@ def dismiss() -> None:
 
 
 def torchvision(work: Work) -> dict[str, Rate]:
+    """torchvision's transforms on Pillow images and on tensors."""
     return {kind: processes(kind, work) for kind in (PIL, TENSOR)}
 
 
 def lightly(work: Work) -> dict[str, Rate]:
-    import lightly as _  # noqa: F401
+    """lightly's SimCLR transform."""
+    import lightly as _  # noqa: F401  (raises ImportError here rather than in the workers)
 
     return {LIGHTLY: processes(LIGHTLY, work)}
 
@@ -250,7 +273,7 @@ SIDES = {"ours": ours, "kornia": kornia, "torchvision": torchvision, "lightly": 
 
 
 def compare(work: Work, chosen: list[str], rounds: int) -> dict[str, Any]:
-    """The best of some rounds for every side, the sides taking turns within a round."""
+    """Return the best of some rounds for every side; the sides take turns within a round."""
     rates: dict[str, Rate] = {}
     missing = []
     for side in chosen:
@@ -262,39 +285,18 @@ def compare(work: Work, chosen: list[str], rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         for name, rate in rates.items():
             best[name] = max(best[name], rate())
-    dismiss()
-    print(
-        f"\n{work.size} px from {work.pixels} px, {VIEWS * work.images} views a batch, on {work.device}"
-    )
-    fastest = max(
-        (each for name, each in best.items() if name.startswith("ours")), default=float("nan")
-    )
-    for name, each in best.items():
-        per_batch = 1e3 * VIEWS * work.images / each
-        print(
-            f"  {name:52} {each:12,.0f} views/s {per_batch:9.3f} ms a batch   ours/it {fastest / each:6.2f}"
-        )
+    end_workers()
+    our_speeds = [speed for name, speed in best.items() if name.startswith("ours")]
+    fastest = max(our_speeds, default=float("nan"))
+    count = VIEWS * work.images
+    print(f"\n{work.size} px from {work.pixels} px, {count} views a batch, on {work.device}")
+    for name, speed in best.items():
+        per_batch = f"{1e3 * count / speed:9.3f} ms a batch"
+        print(f"  {name:52} {speed:12,.0f} views/s {per_batch}   ours/it {fastest / speed:6.2f}")
     for sentence in missing:
-        print(f"  not there: {sentence}")
-    ratios = {name: fastest / each for name, each in best.items() if not name.startswith("ours")}
+        print(f"  not installed: {sentence}")
+    ratios = {name: fastest / speed for name, speed in best.items() if not name.startswith("ours")}
     return {**work._asdict(), "views_per_second": best, "ours_over": ratios, "missing": missing}
-
-
-def surroundings() -> dict[str, Any]:
-    found = {}
-    for package in ("torch", "torchvision", "kornia", "lightly", "pillow"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "cores": CORES,
-        "cpu": platform.processor() or platform.machine(),
-        "gpu": gpu,
-        "load": os.getloadavg(),
-        **found,
-    }
 
 
 def main() -> None:
@@ -304,21 +306,24 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs="+", default=[32, 224], choices=[32, 224])
     parser.add_argument("--side", nargs="+", default=list(SIDES), choices=list(SIDES))
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="the best of which counts")
-    parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
-    chosen = parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of one measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the best counts")
+    parser.add_argument("--out", type=Path, help="the JSON file to write")
+    args = parser.parse_args()
     torch.set_num_threads(CORES)
     keep_memory()
-    print(__doc__.split("\n\n")[2])
-    report: dict[str, Any] = {"surroundings": surroundings(), "results": []}
+    print(__doc__.split("\n\n")[2])  # the paragraph that describes the work
+    report: dict[str, Any] = {
+        "surroundings": surroundings("torch", "torchvision", "kornia", "lightly", "pillow"),
+        "results": [],
+    }
     print(report["surroundings"])
-    for size in chosen.size:
-        images = {"cuda": {32: 256, 224: 256}, "cpu": {32: 64, 224: 2}}[chosen.device][size]
-        work = Work(size, 32 if size == 32 else 256, images, chosen.device, chosen.seconds)
-        report["results"].append(compare(work, chosen.side, chosen.rounds))
-    if chosen.out:
-        chosen.out.write_text(json.dumps(report, indent=2) + "\n")
+    for size in args.size:
+        images = {"cuda": {32: 256, 224: 256}, "cpu": {32: 64, 224: 2}}[args.device][size]
+        work = Work(size, 32 if size == 32 else 256, images, args.device, args.seconds)
+        report["results"].append(compare(work, args.side, args.rounds))
+    if args.out:
+        args.out.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The main job on the embedded images: pretrain without labels, score, write the report. `make demo` runs it.
+"""Pretrain on the embedded images without labels, score the run and write its report.
 
-python examples/demo.py                 about 2 minutes on 2 CPU cores
-python examples/demo.py --quick         one epoch, to see it run
+    python examples/demo.py                 about 2 minutes on 2 CPU cores
+    python examples/demo.py --quick         one epoch, to see that it runs
+
+`make demo` runs this script.
 """
 
 import argparse
@@ -12,29 +14,34 @@ import antipode
 
 
 def main() -> None:
-    """Print the scores next to those of an untrained network."""
+    """Print the scores of the pretrained network next to those of an untrained one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"))
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="the run folder")
+    parser.add_argument(
+        "--quick", action="store_true", help="train for one epoch, into demo-quick beside --out"
+    )
     args = parser.parse_args()
-    begun = time.monotonic()
-    print("DCL learns ten kinds of shapes from 5,000 drawings, without a label ...")
+    start = time.monotonic()
+    print("DCL learns ten kinds of shapes from 5,000 drawings without labels ...")
     out = args.out.with_name("demo-quick") if args.quick else args.out
-    run = antipode.pretrain("shapes.dcl", out=out, epochs=1 if args.quick else None, overwrite=True)
+    epochs = 1 if args.quick else None
+    run = antipode.pretrain("shapes.dcl", out=out, epochs=epochs, overwrite=True)
     protocols = ["knn", "knn20"]
     scores = antipode.evaluate(run, protocols)
-    network = f"random:{run.recipe.backbone.name}"
     untrained = antipode.evaluate(
-        network, protocols, data="shapes", out=out.with_name("demo-untrained")
+        f"random:{run.recipe.backbone.name}",
+        protocols,
+        data="shapes",
+        out=out.with_name("demo-untrained"),
     )
 
     print(f"\n{'':12}{'untrained':>12}{'pretrained':>12}")
     for name, score in scores.items():
         print(f"{name:12}{untrained[name].value:11.1f}%{score.value:11.1f}%")
     print(f"\nreport: {antipode.report([run]).resolve()}")
-    print(f"{time.monotonic() - begun:.0f} s in all")
+    print(f"{time.monotonic() - start:.0f} s in total")
 
 
 if __name__ == "__main__":

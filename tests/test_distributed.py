@@ -1,4 +1,7 @@
-"""Two processes equal one on the whole batch: losses, gradients, weights, queues and banks, for every preset."""
+"""Tests that two processes equal a single process on the whole batch, for every preset.
+
+They compare losses, gradients, weights, queues and banks.
+"""
 
 import os
 import subprocess
@@ -15,10 +18,8 @@ from antipode.core import passes
 from antipode.types import Batch
 from tests.toys import VARIANTS, batch, make, optimiser
 
-pytestmark = [
-    pytest.mark.dist,
-    pytest.mark.xdist_group("ranks"),
-]  # one worker starts the ranks once
+# the group keeps these tests on one worker, so that the ranks are started only once
+pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("ranks")]
 
 STEPS, N = 3, 8
 LOSSES = {
@@ -41,13 +42,14 @@ def averaged(x, world):
 
 
 def run(variant, rank, world):
-    """Three steps; each rank sees its share and gradients are averaged, as DDP does."""
+    """Train for three steps; each rank gets its share, and gradients are averaged as in DDP."""
     torch.manual_seed(11)
     learner = make(variant)
-    optim, record = optimiser(learner), {}
+    optim = optimiser(learner)
+    record = {}
     for step in range(STEPS):
         learner.before_step(step / STEPS)
-        # far ids show that masks compare images, not places
+        # ids that start at 17 show that masks compare image ids, not positions in the batch
         out = learner(share(batch(learner.views, n=N, step=step, start=17), rank, world))
         optim.zero_grad()
         out.loss.backward()
@@ -62,17 +64,18 @@ def run(variant, rank, world):
 
 
 def vectors():
-    """Clustered, so that being a negative elsewhere matters."""
+    """Return two views of clustered vectors, for which negatives on other ranks matter."""
     generator = torch.Generator().manual_seed(2)
-    centre = torch.randn(2, 5, generator=generator)
-    z = [
-        centre[torch.arange(N) % 2] + 0.3 * torch.randn(N, 5, generator=generator) for _ in range(2)
-    ]
-    return [x.requires_grad_() for x in z]
+    centres = torch.randn(2, 5, generator=generator)[torch.arange(N) % 2]
+    views = [centres + 0.3 * torch.randn(N, 5, generator=generator) for _ in range(2)]
+    return [view.requires_grad_() for view in views]
 
 
 def functional(name, rank, world):
-    """A weight in front of the vectors stands for a network, whose gradients are averaged."""
+    """Return loss and gradient of a functional loss.
+
+    A weight matrix stands for a network, whose gradients are averaged over the ranks.
+    """
     weight = torch.eye(5).requires_grad_()
     rows = slice(rank * N // world, (rank + 1) * N // world)
     loss = LOSSES[name](*(z[rows] @ weight for z in vectors()), world > 1)
@@ -81,14 +84,14 @@ def functional(name, rank, world):
 
 
 def gathered():
-    """The gradient of two gathers that one sum hands the same tensor to."""
+    """Return the gradients of two gathers whose backward passes receive the same tensor."""
     x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     ((dist.gather(x) + dist.gather(y)) * torch.arange(4.0)).sum().backward()
     return {"x": x.grad, "y": y.grad}
 
 
 def refused(rank):
-    """What a rank says to a batch that is larger than the other's."""
+    """Return the error message for ranks with different batch sizes."""
     z = torch.randn(3 + rank, 5)
     try:
         A.dcl(z, z, tau=0.2, gather=True)
@@ -97,12 +100,16 @@ def refused(rank):
 
 
 def under_ddp(variant):
-    """Two steps through torch's own DDP; AdCo's bank has no gradient while it fills, so DDP must be told."""
+    """Return the losses of three steps with torch's DDP.
+
+    AdCo's bank has no gradient while it is being filled, so DDP needs find_unused_parameters.
+    """
     torch.manual_seed(11)
     learner = make(variant)
     filling = any(getattr(part, "filling", False) for part in learner.modules())
     wrapped = torch.nn.parallel.DistributedDataParallel(learner, find_unused_parameters=filling)
-    optim, losses = optimiser(learner), []
+    optim = optimiser(learner)
+    losses = []
     for step in range(STEPS):
         learner.before_step(step / STEPS)
         out = wrapped(share(batch(learner.views, n=N, step=step, start=17), process.get_rank(), 2))
@@ -115,12 +122,16 @@ def under_ddp(variant):
 
 
 def at_once(variant, rank, world):
-    """As `run`, with views of their own statistics in one pass, as a compiled step on a GPU has them."""
-    plain, passes.worth_it = passes.worth_it, lambda images: True
+    """Do the same as `run`, with all views in one forward pass, as in a compiled step on a GPU.
+
+    The batch statistics of the views stay separate.
+    """
+    original = passes.worth_it
+    passes.worth_it = lambda images: True
     try:
         return run(variant, rank, world)
     finally:
-        passes.worth_it = plain
+        passes.worth_it = original
 
 
 ONCE = ["byol", "msbreg", "adco-symmetric"]
@@ -151,54 +162,57 @@ def records(tmp_path_factory):
     ]
     codes = [rank.wait(timeout=300) for rank in ranks]
     assert codes == [0, 0]
-    one = everything(0, 1)
+    single = everything(0, 1)
     torch.set_default_dtype(torch.float32)
-    return one, *(torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2))
+    return single, *(torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2))
 
 
 @pytest.mark.parametrize("name", [*VARIANTS, *(f"functional {name}" for name in LOSSES)])
 def test_two_processes_equal_one(records, name):
-    one, first, second = (record[name] for record in records)
-    assert one.keys() == first.keys() == second.keys()
-    for key, value in one.items():
+    single, first, second = (record[name] for record in records)
+    assert single.keys() == first.keys() == second.keys()
+    for key, value in single.items():
         assert torch.allclose(value, first[key], rtol=1e-9, atol=1e-10), key
-        assert torch.equal(first[key], second[key]), key  # the ranks agree to the bit
+        assert torch.equal(first[key], second[key]), key  # the ranks are bit-identical
 
 
 @pytest.mark.parametrize("variant", ONCE)
 def test_views_at_once_on_two_processes_equal_views_one_by_one_on_one(records, variant):
-    one, first, second = records
-    for key, value in one[variant].items():
-        assert torch.allclose(value, first[f"at once {variant}"][key], rtol=1e-9, atol=1e-10), key
-        assert torch.equal(first[f"at once {variant}"][key], second[f"at once {variant}"][key]), key
+    single, first, second = records
+    name = f"at once {variant}"
+    for key, value in single[variant].items():
+        assert torch.allclose(value, first[name][key], rtol=1e-9, atol=1e-10), key
+        assert torch.equal(first[name][key], second[name][key]), key
 
 
 @pytest.mark.parametrize("variant", DDP)
 def test_torchs_own_ddp_gives_the_same_losses(records, variant):
-    one, first, _ = records
+    single, first, _ = records
     for key, value in first[f"ddp {variant}"].items():
-        assert torch.allclose(value, one[variant][key], rtol=1e-9), key
+        assert torch.allclose(value, single[variant][key], rtol=1e-9), key
 
 
 def test_gathers_that_share_a_gradient_leave_it_alone(records):
     for rank, record in enumerate(records[1:]):
-        expected = (
-            2 * torch.arange(4.0, dtype=torch.float64).chunk(2)[rank]
-        )  # of both ranks' losses
-        assert torch.equal(record["gathered"]["x"], expected) and torch.equal(
-            record["gathered"]["y"], expected
-        )
+        # a factor of 2, because the losses of both ranks contribute
+        expected = 2 * torch.arange(4.0, dtype=torch.float64).chunk(2)[rank]
+        assert torch.equal(record["gathered"]["x"], expected)
+        assert torch.equal(record["gathered"]["y"], expected)
 
 
 def test_unequal_batches_are_refused_on_every_rank(records):
     sentence = (
-        "all ranks must hold equally many vectors of one size, but ranks 0 to 1 hold 3 x 5, 4 x 5"
+        "all ranks must have the same number of vectors of the same size, "
+        "but ranks 0 to 1 have 3 x 5, 4 x 5"
     )
     assert [record["refused"] for record in records[1:]] == [sentence, sentence]
 
 
 def test_a_gather_without_gradient_would_be_noticed():
-    """The clusters are tight enough: dropping what remote negatives send back moves the gradient visibly."""
+    """The test vectors are clustered enough to detect a missing gradient.
+
+    Dropping the gradient through negatives on other ranks changes the total gradient noticeably.
+    """
     weight = torch.eye(5, dtype=torch.float64).requires_grad_()
     z0, z1 = (z.double() @ weight for z in vectors())
     (whole,) = torch.autograd.grad(A.dcl(z0, z1, tau=0.2), weight)
@@ -209,16 +223,13 @@ def test_a_gather_without_gradient_would_be_noticed():
     parts = []
     for rank in range(2):
         rows = torch.arange(rank * half, (rank + 1) * half)
-        for mine, other in ((z0, z1), (z1, z0)):
+        for queries, keys in ((z0, z1), (z1, z0)):
             for i in rows:
-                others = [j for j in range(2 * N) if j % N != i]
-                parts.append(
-                    A.info_nce(
-                        mine[i : i + 1], other[i : i + 1], pool[others], tau=0.2, decoupled=True
-                    )
-                )
-    (lost,) = torch.autograd.grad(torch.stack(parts).mean(), weight)
-    assert (whole - lost).norm() > 0.1 * whole.norm()
+                negatives = pool[[j for j in range(2 * N) if j % N != i]]
+                query, key = queries[i : i + 1], keys[i : i + 1]
+                parts.append(A.info_nce(query, key, negatives, tau=0.2, decoupled=True))
+    (detached,) = torch.autograd.grad(torch.stack(parts).mean(), weight)
+    assert (whole - detached).norm() > 0.1 * whole.norm()
 
 
 if __name__ == "__main__":

@@ -1,26 +1,46 @@
-"""What the documents say is what the code does."""
+"""Tests that the documents agree with the code."""
 
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
+from antipode.cli import app
 from antipode.core.describe import COLUMNS, describe
-from antipode.papers import PRESETS, arguments, build
+from antipode.papers import arguments, build, methods
 
 ROOT = Path(__file__).parents[1]
-ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}  # the other worker has the other core
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # another test worker uses the other core
 PAGES = {"mocov1": "moco", "mocov2": "moco", "simo": "eqco", "dclw": "dcl"}
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "benchmarks" / "RESULTS.md",
+]
+
+
+def run_script(path, *words):
+    """Run a Python file in a process of its own."""
+    return subprocess.run(
+        [sys.executable, path, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=ONE_THREAD,
+    )
 
 
 def test_the_table_of_the_design_page_is_printed_from_the_presets():
     rows = ["| method | " + " | ".join(COLUMNS) + " |"]
-    for method in PRESETS:
+    for method in methods():
         choices = describe(build(method, "resnet10-slim"))
         rows.append(
             "| " + " | ".join([f"`{method}`", *(choices[column] for column in COLUMNS)]) + " |"
@@ -29,56 +49,65 @@ def test_the_table_of_the_design_page_is_printed_from_the_presets():
     assert all(row in page for row in rows), "\n".join(rows)
 
 
-@pytest.mark.parametrize("method", PRESETS)
+@pytest.mark.parametrize("method", methods())
 def test_every_method_has_a_page_that_names_its_arguments(method):
     page = (ROOT / "docs" / "methods" / f"{PAGES.get(method, method)}.md").read_text()
     for name in arguments(method):
         assert f"`{name}`" in page, f"{name} of {method}"
 
 
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("method", methods())
+def test_the_readme_lists_every_method(method):
+    assert f"`{method}`" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
         if not target.startswith("http"):
             assert (path.parent / target).exists(), target
 
 
+def commands(path):
+    """Return the antipode commands in the code blocks of a document, as lists of words."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("antipode ")]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_in_documents_exist_with_their_flags(path):
+    known = typer.main.get_command(app).commands
+    for _, name, *words in commands(path):
+        flags = {flag for option in known[name].params for flag in option.opts}
+        flags |= {flag for option in known[name].params for flag in option.secondary_opts}
+        given = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert given <= flags, (name, given - flags)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_paths_of_the_source_in_documents_exist(path):
+    for name in re.findall(
+        r"`((?:src|tests|examples|docs|benchmarks)/[\w/.-]+\.\w+)`", path.read_text()
+    ):
+        assert "NAME" in name or (ROOT / name).exists(), name
+
+
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_examples_run(example):
-    done = subprocess.run(
-        [sys.executable, example, "--quick"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=ALONE,
-    )
-    assert done.returncode == 0, done.stderr
+    process = run_script(example, "--quick")
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_loop_of_ones_own_takes_any_method_policy_and_backbone():
     words = "--method msbreg --policy byol --backbone resnet10-slimx2 --batch 32 --quick".split()
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "own_loop.py", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=ALONE,
-    )
-    assert done.returncode == 0 and "msbreg: " in done.stdout, done.stderr
+    process = run_script(ROOT / "examples" / "own_loop.py", *words)
+    assert process.returncode == 0 and "msbreg: " in process.stdout, process.stderr
 
 
 def test_the_results_page_says_what_was_measured():
-    done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    process = run_script(ROOT / "benchmarks" / "tables.py", "--check")
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_run_counts_as_done_only_while_its_recipe_has_the_same_values(monkeypatch):
@@ -87,31 +116,31 @@ def test_a_run_counts_as_done_only_while_its_recipe_has_the_same_values(monkeypa
 
     entry = accuracy.ENTRIES["mocov2"]
     line = {"run": "mocov2", "values": accuracy.values_of(entry)}
-    assert accuracy.finished("mocov2", entry, [line]) and not accuracy.finished(
-        "mocov2-200", entry, [line]
-    )
+    assert accuracy.finished("mocov2", entry, [line])
+    assert not accuracy.finished("mocov2-200", entry, [line])
+
     older = line["values"] | {"method.tau": 0.1}
     assert accuracy.changed(older, line["values"]) == {"method.tau": 0.1}
     assert not accuracy.finished("mocov2", entry, [line | {"values": older}])
-    unknown = {key: value for key, value in line["values"].items() if key != "method.tau"}
-    assert accuracy.finished(
-        "mocov2", entry, [line | {"values": unknown}]
-    )  # an argument that came later
-    assert not accuracy.finished(
-        "mocov2", replace(entry, values={"method.tau": 0.2}), [line | {"values": unknown}]
-    )
-    other = replace(entry, values={"method.tau": 0.1})
-    assert accuracy.finished("mocov2", other, [line | {"values": older}])
+
+    # an argument that was added later
+    without_tau = {key: value for key, value in line["values"].items() if key != "method.tau"}
+    assert accuracy.finished("mocov2", entry, [line | {"values": without_tau}])
+    given_tau = replace(entry, values={"method.tau": 0.2})
+    assert not accuracy.finished("mocov2", given_tau, [line | {"values": without_tau}])
+
+    other_tau = replace(entry, values={"method.tau": 0.1})
+    assert accuracy.finished("mocov2", other_tau, [line | {"values": older}])
 
 
 def test_the_speed_in_the_readme_is_the_last_one_measured():
     lines = (ROOT / "benchmarks" / "results" / "throughput.jsonl").read_text().splitlines()
-    *_, (visit, ours) = (
-        (visit, row["ours"]["images_per_second"])
-        for visit in map(json.loads, lines)
-        for row in visit["rows"]
-        if row["recipe"] == "cifar10.simclr" and visit["lightly"]
+    *_, (session, speed) = (
+        (session, row["ours"]["images_per_second"])
+        for session in map(json.loads, lines)
+        for row in session["rows"]
+        if row["recipe"] == "cifar10.simclr" and session["lightly"]
     )
     page = " ".join((ROOT / "README.md").read_text().split())
-    assert f"{ours:,.0f} images/s" in page
-    assert all(f"{one['images_per_second']:,.0f}" in page for one in visit["lightly"])
+    assert f"{speed:,.0f} images/s" in page
+    assert all(f"{entry['images_per_second']:,.0f}" in page for entry in session["lightly"])

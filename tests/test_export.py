@@ -1,4 +1,4 @@
-"""What leaves the package is the online backbone to the bit, under the other software's names; and features."""
+"""Tests of exports: the exact online backbone under the names of other software, and features."""
 
 import json
 import pickle
@@ -16,18 +16,21 @@ from torch.utils.data import Dataset
 
 from antipode import api
 from antipode.data.sources.catalog import load
-from antipode.data.sources.source import Decoded, three
+from antipode.data.sources.source import Decoded, grey_to_rgb
 from antipode.nets import weights
 from antipode.nets.backbone import RESNETS, backbone
 from antipode.papers import build
-from antipode.recipe.resolve import Recipe, resolve
-from antipode.runs import features as table
-from antipode.runs.export import FORMATS, StemDiffers, caffe_name, export, layout
+from antipode.recipe.resolve import resolve
+from antipode.runs.detectron2 import caffe_name, layout
+from antipode.runs.export import FORMATS, StemDiffers, export
+from antipode.runs.features import names_of
+from antipode.runs.folder import RunFolder
 
 SUFFIX = {name: form.suffixes[0] for name, form in FORMATS.items()}
 
 
 def lively(net):
+    """Return the net with batch-norm statistics that differ from the initial ones."""
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_()
@@ -36,7 +39,7 @@ def lively(net):
 
 
 def run_of(path, net, name, stem="imagenet"):
-    """A finished run that came out with this backbone."""
+    """Return a finished run with this backbone."""
     path.mkdir()
     overrides = {"backbone.name": name, "backbone.stem": stem, "views.size": 32}
     resolve("shapes.dcl", overrides=overrides).write(path / "recipe.json")
@@ -81,10 +84,8 @@ def test_timm_takes_the_file_as_its_checkpoint_and_sees_the_same(resnet18, tmp_p
     timm = pytest.importorskip("timm")
     net, run = resnet18
     file = api.export(run, "timm", tmp_path / f"b{suffix}")
-    theirs, image = (
-        timm.create_model("resnet18", num_classes=0, checkpoint_path=str(file)),
-        torch.randn(2, 3, 64, 64),
-    )
+    theirs = timm.create_model("resnet18", num_classes=0, checkpoint_path=str(file))
+    image = torch.randn(2, 3, 64, 64)
     assert torch.equal(theirs.eval()(image), net(image))
 
 
@@ -173,19 +174,19 @@ def test_the_online_backbone_leaves_and_never_the_twin(tmp_path):
     with torch.no_grad():
         torch._foreach_add_(list(learner.online.parameters()), 0.01)
     run = run_of(tmp_path / "run", learner.backbone, "resnet18")
-    found = torch.load(api.export(run, "torchvision", tmp_path / "b.pth"), weights_only=True)
-    assert equal(found, learner.backbone.state_dict())
-    assert not equal(found, learner.twin.net.backbone.state_dict())
+    exported = torch.load(api.export(run, "torchvision", tmp_path / "b.pth"), weights_only=True)
+    assert equal(exported, learner.backbone.state_dict())
+    assert not equal(exported, learner.twin.net.backbone.state_dict())
 
 
 @pytest.mark.parametrize("format", ["torchvision", "timm"])
 def test_a_small_stem_is_stated_with_what_to_do_and_then_fits(tmp_path, format):
     net = lively(backbone("resnet18", stem="small"))
     run = run_of(tmp_path / "run", net, "resnet18", "small")
-    with pytest.warns(StemDiffers, match="has another stem") as told:
+    with pytest.warns(StemDiffers, match="has another stem") as caught:
         file = api.export(run, format, tmp_path / "b.pth")
     theirs, image = torchvision.models.resnet18(), torch.randn(1, 3, 32, 32)
-    for line in str(told[0].message).split(", set ")[1].split(" and "):
+    for line in str(caught[0].message).split(", set ")[1].split(" and "):
         exec(line, {"net": theirs, "torch": torch})
     theirs.load_state_dict(torch.load(file, weights_only=True), strict=False)
     theirs.fc = nn.Identity()
@@ -206,7 +207,7 @@ REFUSED = [
         "resnet18",
         "imagenet",
         "b.pkl",
-        "known are torchvision, timm, detectron2, onnx, safetensors",
+        "choose from torchvision, timm, detectron2, onnx, safetensors",
     ),
     (
         "torchvision",
@@ -234,9 +235,9 @@ REFUSED = [
 def test_what_a_format_cannot_hold_is_refused_in_a_sentence_and_writes_nothing(
     tmp_path, format, name, stem, file, sentence
 ):
-    with pytest.raises(ValueError, match=sentence) as told:
+    with pytest.raises(ValueError, match=sentence) as caught:
         export(backbone("resnet10-slim"), tmp_path / file, format=format, name=name, stem=stem)
-    assert "\n" not in str(told.value) and not list(tmp_path.iterdir())
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
 def test_a_name_without_a_known_ending_is_a_name(tmp_path):
@@ -297,7 +298,7 @@ def slim(tmp_path_factory):
 
 
 def photos(root, count=12):
-    """Class folders of real files."""
+    """Write image files into folders of two classes, and return the name of the data set."""
     from PIL import Image
 
     for index in range(count):
@@ -319,10 +320,8 @@ def test_embedded_features_come_back_to_the_bit(slim, tmp_path):
 
 
 def test_a_file_changes_nothing_of_what_is_returned(slim, tmp_path):
-    with_file, without = (
-        api.embed(slim, Noise(5), out=tmp_path / "f.npz"),
-        api.embed(slim, Noise(5)),
-    )
+    with_file = api.embed(slim, Noise(5), out=tmp_path / "f.npz")
+    without = api.embed(slim, Noise(5))
     assert torch.equal(with_file.x, without.x) and torch.equal(with_file.y, without.y)
 
 
@@ -347,7 +346,7 @@ def test_the_name_of_a_broken_image_is_that_of_what_took_its_place():
     source = Decoded(
         lambda index: torch.zeros(3, 2, 2), names, failed={"b": "is cut off", "d": "is cut off"}
     )
-    assert table.names_of(source) == ["a", "c", "c", "a"]
+    assert names_of(source) == ["a", "c", "c", "a"]
 
 
 def test_parquet_has_a_row_for_each_image(slim, tmp_path):
@@ -368,29 +367,27 @@ def test_parquet_without_pyarrow_is_a_sentence_before_any_work(tmp_path, monkeyp
 @pytest.mark.parametrize("name", ["f.csv", "f", "folder.npz"])
 def test_features_go_into_two_kinds_of_files(tmp_path, name):
     (tmp_path / "folder.npz").mkdir()
-    with pytest.raises(ValueError, match=r"features go into \*.npz or \*.parquet"):
+    with pytest.raises(ValueError, match=r"features are written to \*.npz or \*.parquet files"):
         api.embed(tmp_path / "no run", Noise(3), out=tmp_path / name)
 
 
 def test_images_of_other_channels_are_a_sentence(slim):
-    with pytest.raises(ValueError, match=r"sees images of 3 channels, but .* has 5 channels"):
+    with pytest.raises(ValueError, match=r"takes images of 3 channels, but .* has 5 channels"):
         api.embed(slim, Noise(3, channels=5))
 
 
 def test_grey_images_are_seen_as_colour_by_a_network_that_takes_three_channels(slim, tmp_path):
-    """In memory, and decoded from files; scores and analyses go the same way."""
+    """This holds for images in memory and for images that are decoded from files."""
     grey = load("digits")
-    found = api.embed(slim, "digits").x
-    (images,) = api.eye(Recipe.read(slim.path / "recipe.json"), grey)(
-        grey.train.images[:4].repeat(1, 3, 1, 1)
-    )
+    features = api.embed(slim, "digits").x
+    (images,) = slim.eval_view(grey)(grey.train.images[:4].repeat(1, 3, 1, 1))
     with torch.no_grad():
         expected = api.load_backbone(slim)(images)
-    assert torch.allclose(found[:4], expected, atol=1e-5)
+    assert torch.allclose(features[:4], expected, atol=1e-5)
     shutil.copytree(slim.path, tmp_path / "run")
     assert api.evaluate(tmp_path / "run", ["knn20"], data="digits")["knn20"].value > 50
     read = Decoded(lambda index: grey.train.images[index], ["a", "b"], channels=1, size=8)
-    images, _ = three(read).take(torch.tensor([0, 1]))
+    images, _ = grey_to_rgb(read).take(torch.tensor([0, 1]))
     assert images.shape == (2, 3, 8, 8) and bool((images == images[:, :1]).all())
 
 
@@ -400,5 +397,5 @@ def test_overwriting_a_run_makes_new_logs(slim, tmp_path):
     )
     (run.path / "tensorboard").mkdir()
     (run.path / "wandb.json").write_text(json.dumps({"id": "old"}))
-    api.RunFolder(run.path).clear()
+    RunFolder(run.path).clear()
     assert not (run.path / "tensorboard").exists() and not (run.path / "wandb.json").exists()

@@ -1,4 +1,4 @@
-"""On a GPU: the same numbers as on the CPU, no TF32 in the logits, and a whole step inside one CUDA graph."""
+"""Tests on a GPU: the CPU's numbers, no TF32 in logits, a whole step in one CUDA graph."""
 
 import pytest
 import torch
@@ -73,7 +73,7 @@ def test_losses_equal_float64_whatever_the_settings():
 
 @pytest.mark.parametrize("variant", ["mocov2", "byol", "adco-symmetric", "jcl", "msbreg", "simo"])
 def test_a_compiled_step_has_the_gradient_of_an_eager_one(double, variant):
-    """The views go at once when compiled and one by one when not; torch 2.11 once lost gradients on the way, unsaid."""
+    """Compiled, views pass together; eager, one by one. torch 2.11 once lost gradients here."""
     torch.compiler.reset()
     learner = make(variant).cuda()
     b, weights = moved(batch(learner.views)), [p for p in learner.parameters() if p.requires_grad]
@@ -92,7 +92,7 @@ CAPTURED = [name for name in VARIANTS if name != "msbreg-leave-one-out"]
 
 @pytest.mark.parametrize("variant", CAPTURED)
 def test_a_whole_step_is_one_cuda_graph(variant):
-    """Forward, backward, optimiser, twin, queue, bank and noise: replayed three times as eager does it."""
+    """Three replayed steps equal three eager ones: networks, twin, queue, bank and noise."""
 
     def built():
         torch.manual_seed(6)

@@ -1,4 +1,4 @@
-"""Who receives gradient, who must not, and AdCo's two sides of one backward."""
+"""Tests of gradients: which parts receive one, and AdCo's two objectives in one backward pass."""
 
 import pytest
 import torch
@@ -129,7 +129,7 @@ def test_trained_weights_receive_gradient_and_the_twin_none(variant):
 
 @pytest.mark.parametrize("variant", ["simclr", "dcl", "dclw", "dcl-crops"])
 def test_a_shared_network_is_moved_by_its_keys_too(double, variant):
-    """Detaching the key side must change the gradient: negatives feel the force of being negatives."""
+    """Detaching the keys changes the gradient: negatives receive a gradient, too."""
     learner = make(variant)
     learner(batch(learner.views)).loss.backward()
     with_keys = [p.grad.clone() for p in learner.online.parameters()]
@@ -157,7 +157,7 @@ LEARNED = {
 
 @pytest.mark.parametrize("name", LEARNED)
 def test_a_temperature_can_be_learned(double, name):
-    """Its gradient is that of differences, and a tensor gives the loss of its number."""
+    """The gradient equals finite differences, and a tensor gives the loss of its value."""
     loss, z = LEARNED[name], torch.randn(4, N, D)
     tau = torch.tensor(0.3, requires_grad=True)
     found = loss(z, tau)

@@ -1,11 +1,11 @@
-"""The equalities between papers."""
+"""Tests that methods of different papers are equal where they must be."""
 
 import math
 
 import torch
 
 from antipode import functional as A
-from antipode.core.loss import Gaussian, coupled, weighted
+from antipode.core.loss import Gaussian, coupled, decoupled, gaussian, multiplier, weighted
 from antipode.types import Terms
 from tests.toys import batch, make
 
@@ -48,7 +48,7 @@ def test_jcl_of_one_key_is_moco_whatever_its_strength():
 
 
 def test_jcl_splits_into_cross_entropy_and_the_quadratic_term():
-    """The authors' code adds mean lambda/(2 tau^2) q' Sigma q to a cross-entropy with the enlarged positive."""
+    """The authors' code adds mean lambda/(2 tau^2) q' Sigma q to a larger cross-entropy."""
     q, keys, n, strength = rand(N, D), rand(M, N, D), rand(K, D), 4.0
     unit, ks = q / q.norm(dim=1, keepdim=True), keys / keys.norm(dim=2, keepdim=True)
     quadratic = strength / (2 * TAU**2) * torch.einsum("nd,mnd->nm", unit, ks).var(1, correction=0)
@@ -62,7 +62,7 @@ def test_jcl_splits_into_cross_entropy_and_the_quadratic_term():
 
 
 def test_jcl_bounds_the_mean_loss_over_its_keys_from_above_to_second_order():
-    """Jensen: E log(..) <= log E(..); with the Gaussian's closed form the two meet for keys close together."""
+    """Jensen: E log(..) <= log E(..); both are equal in the limit of close keys."""
     q, n, apart = rand(N, D), 0.1 * rand(K, D), 1e-2 * rand(M, N, D)
     keys = q + torch.cat([apart, -apart])
     joint, mean = A.jcl(q, keys, n, tau=TAU, strength=1.0), A.info_nce(q, keys, n, tau=TAU)
@@ -84,7 +84,7 @@ def test_mean_weight_of_dclw_is_one():
 
 def test_gradient_of_simclr_is_the_multiplier_times_that_of_dcl_anchor_by_anchor():
     a, b = rand(N, D), rand(N, D).requires_grad_(False)
-    multiplier = A.npc_multiplier(a, b, tau=TAU)
+    factors = A.npc_multiplier(a, b, tau=TAU)
     views = torch.cat([a, b])
     views = views / views.norm(dim=1, keepdim=True)
     for i in range(2 * N):
@@ -95,7 +95,24 @@ def test_gradient_of_simclr_is_the_multiplier_times_that_of_dcl_anchor_by_anchor
         decoupled_pull = gradient(
             lambda q, k=key, n=negatives: A.info_nce(q, k, n, tau=TAU, decoupled=True), anchor
         )
-        assert (coupled_pull - multiplier[i] * decoupled_pull).abs().max() < 1e-12
+        assert (coupled_pull - factors[i] * decoupled_pull).abs().max() < 1e-12
+
+
+def test_gradient_of_jcls_negatives_is_the_multiplier_times_that_of_dcl():
+    """With several keys, the positive in JCL's denominator is the bound, not the mean score."""
+    attract, bound = gaussian(rand(N, M), 4.0)
+    assert (bound - attract).min() > 0.1
+    negatives = rand(N, K).requires_grad_()
+
+    def terms(scores):
+        return Terms(attract, bound, torch.logsumexp(scores, 1))
+
+    factors = multiplier(terms(negatives)).detach()
+    weights = negatives.detach().exp().sum(1)
+    assert (factors - weights / (weights + bound.exp())).abs().max() < 1e-12
+    coupled_push = gradient(lambda scores: coupled(terms(scores)).sum(), negatives)
+    decoupled_push = gradient(lambda scores: decoupled(terms(scores)).sum(), negatives)
+    assert (coupled_push - factors[:, None] * decoupled_push).abs().max() < 1e-12
 
 
 def test_centroid_of_two_views_is_byol():
@@ -131,7 +148,7 @@ def test_mi_bound_counts_alpha_as_negatives():
 
 
 def test_mean_variance_of_unit_vectors_is_one_minus_their_mean_similarity():
-    """Supplement fig. M.3: both panels carry the same information."""
+    """Supplement, figure M.3: both panels carry the same information."""
     x = rand(32, D)
     x = x / x.norm(dim=1, keepdim=True)
     assert abs(x.var(0, correction=0).mean() - (1 - (x @ x.T).mean()) / D) < 1e-12

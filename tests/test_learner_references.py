@@ -1,11 +1,22 @@
-"""Whole learners equal the papers: the loss of every preset against the naive page on its own networks' outputs."""
+"""The loss of every learner equals its naive reference on the learner's own vectors."""
 
 import pytest
 import torch
 
 from antipode import rng
 from antipode.types import Pair
-from tests.reference import adco, byol, dcl, eqco, invspread, jcl, moco, msbreg, npid, simclr
+from tests.reference import (
+    adco,
+    byol,
+    dcl,
+    eqco,
+    invspread,
+    jcl,
+    moco,
+    msbreg,
+    npid,
+    simclr,
+)
 from tests.toys import batch, make
 
 PLAIN = dict(
@@ -18,7 +29,7 @@ def unit(x):
 
 
 def online(learner, views, joint=False):
-    """Unit outputs of each view: one pass with common statistics, or one pass each."""
+    """Return unit outputs of each view: one pass with common statistics, or one pass each."""
     if joint:
         sizes = sorted({view.shape[-1] for view in views}, reverse=True)
         passes = [torch.cat([view for view in views if view.shape[-1] == size]) for size in sizes]
@@ -146,7 +157,7 @@ def expect_msbreg(form, regulariser):
 
 
 def drawn(learner, b, pool, views):
-    """Which of the pool's rows each query drew: the package's own lots, the rest is written out."""
+    """Return the rows of the pool that each query drew, from the package's own draws."""
     part, ids = learner.objective.negatives[0], b.image_ids.repeat(views)
     noise = rng.fold(rng.fold(learner.seed, learner.step), 2)
     rows = []
@@ -192,14 +203,14 @@ def weighted_queue(q, k, memory, tau=0.2, sigma=0.5):
 
 
 def expect_dclw_moco_crops(learner, b):
-    """The first view answers all others; the mean over them."""
+    """The first view is the key of all others; the loss is the mean over them."""
     k = keys(learner, b.views[:1])[0]
     rest = online(learner, b.views[1:])
     return sum(weighted_queue(q, k, queue(learner)) for q in rest) / len(rest)
 
 
 def expect_adco_symmetric_crops(learner, b):
-    """Two large views answer: the sum over queries, the mean over the two."""
+    """Two large views are keys: the sum over queries, the mean over the two."""
     q, k = online(learner, b.views), keys(learner, b.views[:2])
     pairs = [
         adco.loss(q[c], k[g], bank(learner), 0.12, True)
@@ -211,7 +222,7 @@ def expect_adco_symmetric_crops(learner, b):
 
 
 def expect_kick(per_view, scaled):
-    """MSBReg's other kicks, on projections that are not renormalised to centroids, with uniformity."""
+    """Return the loss with MSBReg's other kicks, without renormalised centroids."""
 
     def loss(learner, b):
         p, z = (torch.stack(x) for x in predictions(learner, b.views))
@@ -347,7 +358,7 @@ def test_npid_remembers_each_image_under_its_own_id(double):
 
 
 def test_moco_in_its_own_order_is_the_same_training(double):
-    """The paper moves the key encoder before the keys and enqueues inside the step; we write after it."""
+    """The paper updates the key encoder before the keys; updating after the step is the same."""
     learner = make("mocov2", groups=1, queue=16)
     ours = [p.detach().clone() for p in learner.online.parameters()]
     from copy import deepcopy

@@ -1,4 +1,8 @@
-"""Extreme temperatures, half precision, autocast, memory: finite and equal to float32."""
+"""Tests of numerical stability and memory.
+
+Losses are finite and equal float32 at extreme temperatures, in half precision and under autocast.
+Peak memory stays below a limit.
+"""
 
 import weakref
 
@@ -8,14 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from antipode import functional as A
 from antipode.core.scores import product, unit
-from antipode.papers import PRESETS
+from antipode.papers import methods
 from tests.toys import batch, make
 
 N, D, K, M = 16, 32, 50, 4
 
 
 def close_views(apart=0.1):
-    """Two views a little apart, as a trained network gives them."""
+    """Return two views that are close to each other, as in a trained network."""
     z = torch.randn(N, D)
     return z, z + apart * torch.randn(N, D)
 
@@ -51,19 +55,17 @@ def value_and_gradient(name, a, b, n, autocast=None):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", LOSSES)
 def test_half_precision_and_autocast_equal_float32(name, dtype):
-    a, b = (
-        x.to(dtype) for x in close_views(apart=3.0)
-    )  # far enough apart for gradients that float16 can hold
+    # far enough apart for gradients that float16 can represent
+    a, b = (x.to(dtype) for x in close_views(apart=3.0))
     n = unit(torch.randn(K, D)).to(dtype)
     loss, gradient = value_and_gradient(name, a.float(), b.float(), n.float())
     half, half_gradient = value_and_gradient(name, a, b, n, autocast=dtype)
     assert half.dtype == torch.float32 and half_gradient.dtype == dtype
     assert torch.allclose(half, loss, rtol=1e-3)
     assert gradient.isfinite().all()
-    # the gradient itself is handed back in half precision: one rounding, not a whole computation
-    assert (half_gradient.float() - gradient).norm() <= (
-        1e-3 if dtype == torch.float16 else 4e-3
-    ) * gradient.norm()
+    # the gradient is computed in float32 and rounded to half precision once, when it is returned
+    tolerance = 1e-3 if dtype == torch.float16 else 4e-3
+    assert (half_gradient.float() - gradient).norm() <= tolerance * gradient.norm()
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -89,15 +91,15 @@ def test_logits_of_a_thousand_stay_finite_and_exact():
 
 
 def test_a_far_reaching_gaussian_stays_finite():
-    """lambda 10 at tau .05 with keys all over the sphere: a bound of hundreds, beyond exp in float32."""
-    q, n = torch.randn(N, D).requires_grad_(), unit(torch.randn(K, D))
+    """Lambda 10, tau .05 and opposite keys give a bound of hundreds; its exp overflows float32."""
+    q = torch.randn(N, D).requires_grad_()
+    n = unit(torch.randn(K, D))
     keys = torch.stack([q.detach(), -q.detach()])
     loss = A.jcl(q, keys, n, tau=0.05, strength=10.0)
     loss.backward()
     exact = A.jcl(q.detach().double(), keys.double(), n.double(), tau=0.05, strength=10.0)
-    assert (
-        loss > 1000 and torch.allclose(loss.double(), exact, rtol=1e-5) and q.grad.isfinite().all()
-    )
+    assert loss > 1000 and torch.allclose(loss.double(), exact, rtol=1e-5)
+    assert q.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -110,7 +112,7 @@ def test_zero_vectors_give_no_nan(name):
 
 
 def test_inv_spread_stays_finite_where_a_stranger_is_all_but_identical():
-    """P of the wrong image is 1 to the last bit: log(1 - P) must not be log 0."""
+    """If the probability P of a wrong image rounds to 1, log(1 - P) must not become log(0)."""
     from antipode import rng
     from antipode.papers.invspread import Spread
     from antipode.types import Pair
@@ -118,9 +120,8 @@ def test_inv_spread_stays_finite_where_a_stranger_is_all_but_identical():
     z = unit(torch.tensor([[1.0, 0.0, 1e-4], [1.0, 1e-4, 0.0], [-1.0, 0.2, 0.0]])).requires_grad_()
     other = unit(torch.tensor([[-1.0, 0.0, 0.1], [-1.0, 0.1, 0.0], [0.0, 1.0, 0.0]]))
     ids = torch.arange(3)
-    loss, _ = Spread(0.02)(
-        Pair(z, other[None], ids, torch.cat([z, other]).detach(), ids.repeat(2), rng.key(0))
-    )
+    pool = torch.cat([z, other]).detach()
+    loss, _ = Spread(0.02)(Pair(z, other[None], ids, pool, ids.repeat(2), rng.key(0)))
     loss.backward()
     assert loss.isfinite() and z.grad.isfinite().all()
 
@@ -131,16 +132,18 @@ def test_the_length_of_a_vector_does_not_matter(scale):
     assert torch.allclose(A.dcl(a * scale, b * scale, tau=0.1), A.dcl(a, b, tau=0.1), rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", PRESETS)
+@pytest.mark.parametrize("method", methods())
 def test_half_projections_are_raised(method):
-    """The networks may be half (on a GPU tests/test_gpu.py runs them so); everything after them is float32."""
+    """All computations after the networks use float32, even if the networks use half precision.
+
+    tests/test_gpu.py runs networks in half precision on a GPU.
+    """
     learner = make(method)
-    last = learner.predictor or learner.online.head
-    last.register_forward_hook(lambda module, inputs, out: out.half())
+    last_module = learner.predictor or learner.online.head
+    last_module.register_forward_hook(lambda module, inputs, out: out.half())
     out = learner(batch(learner.views))
-    assert (
-        out.loss.dtype == torch.float32 and out.loss.isfinite() and out.keys.dtype == torch.float32
-    )
+    assert out.loss.dtype == torch.float32 and out.loss.isfinite()
+    assert out.keys.dtype == torch.float32
 
 
 def test_products_ignore_the_callers_precision_settings():
@@ -151,7 +154,7 @@ def test_products_ignore_the_callers_precision_settings():
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             relaxed = product(left, right)
-        assert torch.get_float32_matmul_precision() == "medium"  # given back as it was
+        assert torch.get_float32_matmul_precision() == "medium"  # restored
     finally:
         torch.set_float32_matmul_precision(before)
     assert torch.equal(exact, relaxed)
@@ -169,16 +172,17 @@ LEARNED = {
 
 @pytest.mark.parametrize("name", LEARNED)
 def test_a_temperature_is_one_number_whatever_its_axes(name):
-    vectors, loss = (*close_views(3.0), unit(torch.randn(K, D))), LEARNED[name]
+    vectors = (*close_views(3.0), unit(torch.randn(K, D)))
+    loss = LEARNED[name]
     learned = torch.tensor(0.3, requires_grad=True)
     value = loss(*vectors, learned)
     (slope,) = torch.autograd.grad(value, learned)
     assert torch.allclose(value, loss(*vectors, 0.3), rtol=1e-5) and slope != 0
     for shape in ((1,), (1, 1), (1, 1, 1)):
         tau = torch.full(shape, 0.3, requires_grad=True)
-        found = loss(*vectors, tau)
-        (gradient,) = torch.autograd.grad(found, tau)
-        assert torch.equal(found, value) and torch.equal(gradient, slope.expand(shape))
+        shaped_value = loss(*vectors, tau)
+        (gradient,) = torch.autograd.grad(shaped_value, tau)
+        assert torch.equal(shaped_value, value) and torch.equal(gradient, slope.expand(shape))
 
 
 def test_uniformity_of_vectors_far_apart_is_their_distance():
@@ -197,11 +201,17 @@ def test_the_smallest_temperature_of_knn_gives_finite_votes():
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes alive at once in tensors made inside, and the largest single one."""
+    """Track the memory of tensors that are created inside the context, in bytes.
+
+    `peak` is the most memory in use at the same time, `largest` the largest single tensor.
+    """
 
     def __init__(self):
         super().__init__()
-        self.alive, self.peak, self.largest, self.seen = 0, 0, 0, set()
+        self.alive = 0
+        self.peak = 0
+        self.largest = 0
+        self.storages = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -211,22 +221,26 @@ class Peak(TorchDispatchMode):
         return out
 
     def count(self, storage):
-        key, size = storage._cdata, storage.nbytes()
-        if key in self.seen:
+        key = storage._cdata
+        size = storage.nbytes()
+        if key in self.storages:
             return
-        self.seen.add(key)
+        self.storages.add(key)
         self.alive += size
-        self.peak, self.largest = max(self.peak, self.alive), max(self.largest, size)
+        self.peak = max(self.peak, self.alive)
+        self.largest = max(self.largest, size)
         weakref.finalize(storage, self.release, key, size)
 
     def release(self, key, size):
-        self.seen.discard(key)
+        self.storages.discard(key)
         self.alive -= size
 
 
 def test_info_nce_peaks_below_four_and_a_half_score_matrices():
     n, k, d = 256, 65536, 128
-    q, key, queue = torch.randn(n, d).requires_grad_(), torch.randn(n, d), unit(torch.randn(k, d))
+    q = torch.randn(n, d).requires_grad_()
+    key = torch.randn(n, d)
+    queue = unit(torch.randn(k, d))
     with Peak() as peak:
         A.info_nce(q, key, queue, tau=0.2, alpha=256).backward()
     assert n * k * 4 < peak.peak <= 4.5 * n * k * 4
@@ -243,11 +257,9 @@ def test_the_learner_peaks_no_higher_than_the_function():
 
 def test_jcl_builds_no_covariance():
     n, d, k = 64, 256, 32
-    q, keys, queue = (
-        torch.randn(n, d).requires_grad_(),
-        torch.randn(5, n, d),
-        unit(torch.randn(k, d)),
-    )
+    q = torch.randn(n, d).requires_grad_()
+    keys = torch.randn(5, n, d)
+    queue = unit(torch.randn(k, d))
     with Peak() as peak:
         A.jcl(q, keys, queue, tau=0.2, strength=4.0).backward()
     assert peak.largest < n * d * d * 4 / 10

@@ -1,4 +1,8 @@
-"""Optimisers: LARS against its page, exclusion, rates that move in place, resume to the bit, clipping."""
+"""Tests of the optimisers.
+
+They cover LARS against its reference implementation, excluded parameters, learning rates that
+change in place, bit-identical resuming, and gradient clipping.
+"""
 
 import io
 import math
@@ -8,7 +12,7 @@ import torch
 
 from antipode import optim
 from antipode.optim import Lars, clip, make, set_rate
-from tests.reference import lars as page
+from tests.reference import lars as reference
 
 VARIANTS = ["inside", "after", "larc", "larc_clip"]
 NAMES = ["sgd", "adamw", "lars"]
@@ -19,15 +23,15 @@ RATES = [0.5, 0.5, 0.1, 2.0, 0.0, 0.7]
 
 
 def weights():
-    source = torch.Generator().manual_seed(99)
-    return [torch.randn(shape, generator=source).requires_grad_() for shape in SHAPES]
+    generator = torch.Generator().manual_seed(99)
+    return [torch.randn(shape, generator=generator).requires_grad_() for shape in SHAPES]
 
 
 def push(parameters, seed):
-    """Gradients that depend on the seed alone."""
-    source = torch.Generator().manual_seed(seed)
+    """Set random gradients that depend only on the seed."""
+    generator = torch.Generator().manual_seed(seed)
     for p in parameters:
-        p.grad = torch.randn(p.shape, generator=source, dtype=p.dtype).to(p.device)
+        p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p.device)
 
 
 def train(optimiser, parameters, rates=RATES, first=0):
@@ -66,11 +70,11 @@ def apart(theirs, ours):
 def test_lars_is_its_page_while_the_rate_changes(double, variant, trust, motion, decay):
     ours = weights()
     with torch.no_grad():
-        ours[1].zero_()  # a weight of zeros
+        ours[1].zero_()  # weights of zeros
     settings = {"trust": trust, "variant": variant, **motion}
-    theirs = page.Lars(flat(ours), decay=decay, **settings)
+    theirs = reference.Lars(flat(ours), decay=decay, **settings)
     optimiser = Lars(ours, lr=1.0, weight_decay=decay, **settings)
-    for step, lr in enumerate(rate + 0.01 for rate in RATES):  # the page divides by the rate
+    for step, lr in enumerate(rate + 0.01 for rate in RATES):  # the reference divides by it
         push(ours, step)
         if step == 2:
             ours[0].grad.zero_()  # a gradient of zeros
@@ -86,9 +90,8 @@ def test_inside_and_after_are_one_while_the_rate_stands_still_and_two_when_it_mo
 ):
     def end(variant, rates):
         p = weights()
-        return train(
-            Lars(p, lr=1.0, weight_decay=0.1, variant=variant, nesterov=nesterov), p, rates
-        )
+        optimiser = Lars(p, lr=1.0, weight_decay=0.1, variant=variant, nesterov=nesterov)
+        return train(optimiser, p, rates)
 
     assert close(end("inside", [0.5] * 6), end("after", [0.5] * 6), {"rtol": 1e-12})
     assert not close(end("inside", RATES), end("after", RATES), {"rtol": 1e-4})
@@ -98,16 +101,15 @@ def test_inside_and_after_are_one_while_the_rate_stands_still_and_two_when_it_mo
 def test_lars_without_trust_is_sgd(double, motion):
     ours, theirs = weights(), weights()
     settings = {"lr": 1.0, "weight_decay": 0.1, **motion}
-    lars, sgd = Lars(ours, trust=None, **settings), torch.optim.SGD(theirs, **settings)
+    lars = Lars(ours, trust=None, **settings)
+    sgd = torch.optim.SGD(theirs, **settings)
     assert close(train(lars, ours), train(sgd, theirs), {"rtol": 1e-12})
 
 
 def test_a_clipped_step_is_sgd_while_the_rate_is_below_the_local_one(double):
     ours, theirs = weights(), weights()
-    larc, sgd = (
-        Lars(ours, lr=1.0, trust=1e6, variant="larc_clip"),
-        torch.optim.SGD(theirs, lr=1.0, momentum=0.9),
-    )
+    larc = Lars(ours, lr=1.0, trust=1e6, variant="larc_clip")
+    sgd = torch.optim.SGD(theirs, lr=1.0, momentum=0.9)
     assert close(train(larc, ours), train(sgd, theirs), {"rtol": 1e-12})
 
 
@@ -122,9 +124,8 @@ def test_the_first_step_is_as_long_as_trust_says_whatever_the_gradient(double, v
             w.grad.mul_(scale)
         optimiser.step()
         for w, old in zip(p, before, strict=True):
-            assert float((w.detach() - old).norm() / old.norm()) == pytest.approx(
-                0.5 * 0.02, rel=1e-4
-            )  # LARC's eps
+            moved = float((w.detach() - old).norm() / old.norm())
+            assert moved == pytest.approx(0.5 * 0.02, rel=1e-4)  # not exact because of LARC's eps
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -148,7 +149,8 @@ def test_a_step_leaves_gradients_and_idle_parameters_alone(name):
     p = weights()
     optimiser = make(p, name=name, lr=0.1, weight_decay=0.1)
     push(p, 0)
-    p[1].grad, idle = None, p[1].detach().clone()
+    p[1].grad = None
+    idle = p[1].detach().clone()
     before = [w.grad.clone() for w in p if w.grad is not None]
     optimiser.step()
     assert same(before, [w.grad for w in p if w.grad is not None])
@@ -160,7 +162,8 @@ def test_lars_takes_a_closure_and_later_groups():
     optimiser = Lars(p[:2], lr=0.1)
     optimiser.add_param_group({"params": p[2:]})
     loss = optimiser.step(lambda: (sum((w**2).sum() for w in p).backward(), 3.0)[1])
-    assert loss == 3.0 and all(not torch.equal(w, old) for w, old in zip(p, weights(), strict=True))
+    assert loss == 3.0
+    assert all(not torch.equal(w, old) for w, old in zip(p, weights(), strict=True))
 
 
 @pytest.mark.parametrize("motion", MOTIONS, ids=str)
@@ -192,20 +195,15 @@ def test_excluded_parameters_do_not_decay_and_the_others_do(name):
     for shape, a, b, c in zip(SHAPES, free, decayed, split, strict=True):
         if len(shape) > 1:
             assert torch.equal(c, b) and not torch.equal(a, b)
-        elif name != "lars":  # lars excludes them from its adaptation too
+        elif name != "lars":  # lars also excludes them from its adaptation
             assert torch.equal(c, a) and not torch.equal(a, b)
 
 
 def test_excluded_parameters_of_lars_are_plain_sgd(double):
     ours, theirs = weights(), weights()
     lars = make(ours, name="lars", lr=1.0, weight_decay=0.5, exclude=True)
-    split = zip(
-        SHAPES,
-        train(lars, ours),
-        train(torch.optim.SGD(theirs, lr=1.0, momentum=0.9), theirs),
-        strict=True,
-    )
-    for shape, a, b in split:
+    sgd = torch.optim.SGD(theirs, lr=1.0, momentum=0.9)
+    for shape, a, b in zip(SHAPES, train(lars, ours), train(sgd, theirs), strict=True):
         assert torch.allclose(a, b, rtol=1e-12) == (len(shape) <= 1)
 
 
@@ -224,13 +222,11 @@ CHANGES = {
     ],
     "adamw": [{"momentum": 0.5}, {"weight_decay": 0.2}, {"exclude": True}, {"name": "lars"}],
     "lars": [
-        *(
-            {"momentum": 0.5},
-            {"weight_decay": 0.2},
-            {"nesterov": True},
-            {"exclude": True},
-            {"trust": 0.01},
-        ),
+        {"momentum": 0.5},
+        {"weight_decay": 0.2},
+        {"nesterov": True},
+        {"exclude": True},
+        {"trust": 0.01},
         *({"variant": variant} for variant in VARIANTS if variant != "after"),
     ],
 }
@@ -268,13 +264,11 @@ def test_a_capturable_rate_is_one_tensor_that_set_rate_writes_into(name):
     p, q = weights(), weights()
     optimiser = make(p, name=name, lr=1.0, weight_decay=0.1, exclude=True, capturable=True)
     rates = [group["lr"] for group in optimiser.param_groups]
-    assert all(
-        rate.shape == () and rate.dtype == torch.float32 and rate.device == p[0].device
-        for rate in rates
-    )
-    places = [rate.data_ptr() for rate in rates]
+    for rate in rates:
+        assert rate.shape == () and rate.dtype == torch.float32 and rate.device == p[0].device
+    addresses = [rate.data_ptr() for rate in rates]
     ends = train(optimiser, p)
-    assert [group["lr"].data_ptr() for group in optimiser.param_groups] == places
+    assert [group["lr"].data_ptr() for group in optimiser.param_groups] == addresses
     assert all(rate == torch.tensor(RATES[-1]) for rate in rates)
     plain = make(q, name=name, lr=1.0, weight_decay=0.1, exclude=True)
     assert close(ends, train(plain, q), {"rtol": 1e-4, "atol": 1e-5})
@@ -296,14 +290,16 @@ def test_a_resumed_run_is_the_same_to_the_bit(name, variant, capturable):
     p = weights()
     optimiser = make(p, **settings)
     train(optimiser, p, RATES[:3])
-    q, state = [w.detach().clone().requires_grad_() for w in p], saved(optimiser)
+    q = [w.detach().clone().requires_grad_() for w in p]
+    state = saved(optimiser)
     expected = train(optimiser, p, RATES[3:], first=3)
     resumed = make(q, **settings)
     resumed.load_state_dict(state)
     assert resumed.param_groups[0]["lr"] == (torch.tensor(RATES[2]) if capturable else RATES[2])
     assert same(train(resumed, q, RATES[3:], first=3), expected)
-    forgetful = [w.detach().clone().requires_grad_() for w in q]
-    assert not same(train(make(forgetful, **settings), forgetful, RATES[3:], first=3), expected)
+    without_state = [w.detach().clone().requires_grad_() for w in q]
+    optimiser = make(without_state, **settings)
+    assert not same(train(optimiser, without_state, RATES[3:], first=3), expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -317,27 +313,28 @@ def test_momentum_is_in_the_state_from_the_start(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("there", [False, True])
-def test_a_checkpoint_brings_values_not_kernels(name, there):
-    """From a run with capturable rates into one without, and back: rates keep their form, and their place in memory."""
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_checkpoint_brings_values_not_kernels(name, capturable):
+    """Load a checkpoint with capturable learning rates into an optimiser without, and vice versa.
+
+    The learning rates keep their type and their address in memory.
+    """
+
+    def kernels(optimiser):
+        groups = optimiser.param_groups
+        return [{key: group[key] for key in optim.KERNEL if key in group} for group in groups]
+
     p, q = weights(), weights()
-    source = make(p, name=name, lr=1.0, exclude=True, capturable=there)
+    source = make(p, name=name, lr=1.0, exclude=True, capturable=capturable)
     train(source, p, [0.25])
-    target = make(q, name=name, lr=1.0, exclude=True, capturable=not there)
-    before = [
-        {key: group[key] for key in optim.KERNEL if key in group} for group in target.param_groups
-    ]
+    target = make(q, name=name, lr=1.0, exclude=True, capturable=not capturable)
+    before = kernels(target)
     rates = [group["lr"] for group in target.param_groups]
     target.load_state_dict(saved(source))
-    assert [
-        {key: group[key] for key in optim.KERNEL if key in group} for group in target.param_groups
-    ] == before
+    assert kernels(target) == before
     for group, rate in zip(target.param_groups, rates, strict=True):
-        assert (
-            group["lr"] == 0.25
-            and type(group["lr"]) is type(rate)
-            and (there or group["lr"] is rate)
-        )
+        assert group["lr"] == 0.25 and type(group["lr"]) is type(rate)
+        assert capturable or group["lr"] is rate
     with torch.no_grad():
         for a, b in zip(q, p, strict=True):
             a.copy_(b)
@@ -379,45 +376,49 @@ def test_a_broken_gradient_is_not_hidden_by_clipping():
 )
 def test_clipping_by_a_norm_that_is_not_finite_leaves_no_finite_gradient(broken):
     p = [torch.zeros(2, requires_grad=True), torch.zeros(3, requires_grad=True)]
-    p[0].grad, p[1].grad = torch.tensor(broken), torch.ones(3)
-    assert not clip(p, None).isfinite() and torch.equal(
-        p[1].grad, torch.ones(3)
-    )  # None only measures
+    p[0].grad = torch.tensor(broken)
+    p[1].grad = torch.ones(3)
+    assert not clip(p, None).isfinite()
+    assert torch.equal(p[1].grad, torch.ones(3))  # with None, the gradients do not change
     assert not clip(p, 1.0).isfinite()
     assert all(w.grad.isnan().all() for w in p)
 
 
-ONE = weights()
+PARAMS = weights()
 WRONG = {
-    "an unknown name": lambda: make(ONE, name="adam", lr=0.1),
+    "an unknown name": lambda: make(PARAMS, name="adam", lr=0.1),
     "no parameters": lambda: make([], name="sgd", lr=0.1),
-    "a negative rate": lambda: make(ONE, name="sgd", lr=-0.1),
-    "a rate that is no number": lambda: make(ONE, name="adamw", lr=math.nan),
-    "an endless rate": lambda: Lars(ONE, lr=math.inf),
-    "a negative rate later": lambda: set_rate(make(ONE, name="sgd", lr=0.1), -1.0),
-    "momentum of one": lambda: make(ONE, name="sgd", lr=0.1, momentum=1.0),
-    "momentum below zero": lambda: Lars(ONE, lr=0.1, momentum=-0.1),
-    "negative decay": lambda: make(ONE, name="lars", lr=0.1, weight_decay=-1e-4),
+    "a negative learning rate": lambda: make(PARAMS, name="sgd", lr=-0.1),
+    "a learning rate of NaN": lambda: make(PARAMS, name="adamw", lr=math.nan),
+    "an infinite learning rate": lambda: Lars(PARAMS, lr=math.inf),
+    "a negative learning rate in set_rate": lambda: set_rate(
+        make(PARAMS, name="sgd", lr=0.1), -1.0
+    ),
+    "momentum of one": lambda: make(PARAMS, name="sgd", lr=0.1, momentum=1.0),
+    "momentum below zero": lambda: Lars(PARAMS, lr=0.1, momentum=-0.1),
+    "negative decay": lambda: make(PARAMS, name="lars", lr=0.1, weight_decay=-1e-4),
     "nesterov without momentum": lambda: make(
-        ONE, name="lars", lr=0.1, momentum=0.0, nesterov=True
+        PARAMS, name="lars", lr=0.1, momentum=0.0, nesterov=True
     ),
-    "nesterov in adamw": lambda: make(ONE, name="adamw", lr=0.1, nesterov=True),
-    "no trust": lambda: make(ONE, name="lars", lr=0.1, trust=0.0),
-    "an unknown variant": lambda: make(ONE, name="lars", lr=0.1, variant="before"),
-    "trust in sgd": lambda: make(ONE, name="sgd", lr=0.1, trust=0.02),
-    "a variant of adamw": lambda: make(ONE, name="adamw", lr=0.1, variant="inside"),
-    "an unknown variant of one group": lambda: Lars([{"params": ONE, "variant": "beside"}], lr=0.1),
-    "a negative rate of one group": lambda: Lars([{"params": ONE, "lr": -0.1}], lr=0.1),
-    "a negative decay of a later group": lambda: Lars(ONE[:1], lr=0.1).add_param_group(
-        {"params": ONE[1:], "weight_decay": -1.0}
+    "nesterov in adamw": lambda: make(PARAMS, name="adamw", lr=0.1, nesterov=True),
+    "a trust of zero": lambda: make(PARAMS, name="lars", lr=0.1, trust=0.0),
+    "an unknown variant": lambda: make(PARAMS, name="lars", lr=0.1, variant="before"),
+    "trust in sgd": lambda: make(PARAMS, name="sgd", lr=0.1, trust=0.02),
+    "a variant of adamw": lambda: make(PARAMS, name="adamw", lr=0.1, variant="inside"),
+    "an unknown variant of one group": lambda: Lars(
+        [{"params": PARAMS, "variant": "beside"}], lr=0.1
     ),
-    "no trust in a later group": lambda: Lars(ONE[:1], lr=0.1).add_param_group(
-        {"params": ONE[1:], "trust": 0.0}
+    "a negative learning rate of one group": lambda: Lars([{"params": PARAMS, "lr": -0.1}], lr=0.1),
+    "a negative decay of a later group": lambda: Lars(PARAMS[:1], lr=0.1).add_param_group(
+        {"params": PARAMS[1:], "weight_decay": -1.0}
     ),
-    "clipping to nothing": lambda: clip(ONE, 0.0),
-    "another number of groups": lambda: make(ONE, name="sgd", lr=0.1, exclude=True).load_state_dict(
-        make(ONE, name="sgd", lr=0.1).state_dict()
+    "a trust of zero in a later group": lambda: Lars(PARAMS[:1], lr=0.1).add_param_group(
+        {"params": PARAMS[1:], "trust": 0.0}
     ),
+    "clipping to a norm of zero": lambda: clip(PARAMS, 0.0),
+    "another number of groups": lambda: make(
+        PARAMS, name="sgd", lr=0.1, exclude=True
+    ).load_state_dict(make(PARAMS, name="sgd", lr=0.1).state_dict()),
 }
 
 
@@ -429,11 +430,11 @@ def test_wrong_optimisers_end_in_a_sentence(case):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.xdist_group("gpu")
 @pytest.mark.parametrize("name, variant", KINDS)
 def test_a_captured_step_follows_the_rate(name, variant):
-    """The very first step is the captured one, and equals the eager run on the same kernels to the bit."""
+    """The first step is captured; replays equal eager steps of the same kernels bit for bit."""
     settings = {
         "name": name,
         "lr": 1.0,
@@ -445,14 +446,15 @@ def test_a_captured_step_follows_the_rate(name, variant):
     p, q = ([w.detach().cuda().requires_grad_() for w in weights()] for _ in range(2))
     captured, eager = make(p, **settings), make(q, **settings)
     push(p, 0)
-    grads, graph = [w.grad for w in p], torch.cuda.CUDAGraph()
+    grads = [w.grad for w in p]
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         norm = clip(p, 3.0)
         captured.step()
     for step, lr in enumerate(RATES):
         push(q, step)
-        for own, fresh in zip(grads, q, strict=True):
-            own.copy_(fresh.grad)
+        for grad, w in zip(grads, q, strict=True):
+            grad.copy_(w.grad)
         for optimiser in (captured, eager):
             set_rate(optimiser, lr)
         graph.replay()
@@ -462,5 +464,6 @@ def test_a_captured_step_follows_the_rate(name, variant):
 
 
 def test_a_group_may_go_without_momentum_where_the_others_have_nesterovs():
-    found = Lars([{"params": ONE[:1]}, {"params": ONE[1:], "momentum": 0.0}], lr=0.1, nesterov=True)
-    assert [group["momentum"] for group in found.param_groups] == [0.9, 0.0]
+    groups = [{"params": PARAMS[:1]}, {"params": PARAMS[1:], "momentum": 0.0}]
+    optimiser = Lars(groups, lr=0.1, nesterov=True)
+    assert [group["momentum"] for group in optimiser.param_groups] == [0.9, 0.0]

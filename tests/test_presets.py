@@ -1,4 +1,4 @@
-"""Laws that every preset keeps: purity, resume, compilation, an effect for every keyword, frozen numbers."""
+"""Laws for every method: purity, resume, compilation, effects of arguments, golden losses."""
 
 import inspect
 import json
@@ -11,9 +11,9 @@ import torch
 
 from antipode.core import passes
 from antipode.nets.norm import convert
-from antipode.papers import PRESETS, arguments, build
+from antipode.papers import arguments, build, methods
 from antipode.types import Batch
-from tests.toys import VARIANTS, Tiny, batch, make, optimiser, train
+from tests.toys import SMALL, VARIANTS, Tiny, batch, make, optimiser, train
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 
@@ -139,8 +139,14 @@ EFFECT = {
 }
 
 
+# tracing takes seconds: by default every method in its plain form, with `make test-all` every form
+COMPILED = [
+    name if name in SMALL else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS
+]
+
+
 def trace(learner):
-    """What a keyword may change: losses and weights of four steps."""
+    """Return what an argument may change: losses and weights of four steps."""
     losses, sums = (
         train(learner, 4, total=4),
         [p.detach().double().sum().item() for p in learner.parameters()],
@@ -149,7 +155,7 @@ def trace(learner):
     return losses, sums
 
 
-@pytest.mark.parametrize(("method", "keyword"), [(m, k) for m in PRESETS for k in arguments(m)])
+@pytest.mark.parametrize(("method", "keyword"), [(m, k) for m in methods() for k in arguments(m)])
 def test_every_keyword_has_an_effect(method, keyword):
     changed = EFFECT[method][keyword]
     value, needs = changed if isinstance(changed, tuple) else (changed, {})
@@ -167,14 +173,14 @@ def test_every_keyword_has_an_effect(method, keyword):
 
 
 def test_the_tables_of_this_file_name_every_keyword():
-    assert {method: set(arguments(method)) for method in PRESETS} == {
+    assert {method: set(arguments(method)) for method in methods()} == {
         m: set(k) for m, k in EFFECT.items()
     }
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_forward_is_pure(double, variant):
-    """A second forward gives the same loss, and only batch norm's running statistics have moved."""
+    """A second forward pass gives the same loss and changes only running statistics."""
     learner = make(variant)
     train(learner, 2)
     before = {name: value.clone() for name, value in learner.state_dict().items()}
@@ -215,7 +221,7 @@ def trained(learner):
     return [(name, p) for name, p in learner.named_parameters() if p.requires_grad]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", COMPILED)
 def test_torch_compile_takes_the_whole_graph(double, variant):
     learner = make(variant)
     b = batch(learner.views, step=1)
@@ -238,9 +244,9 @@ def test_torch_compile_takes_the_whole_graph(double, variant):
         assert torch.allclose(compiled(b).loss, learner(b).loss)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", COMPILED)
 def test_views_at_once_are_views_one_by_one(double, variant, monkeypatch):
-    """On a GPU views with statistics of their own pass the network as one batch; nothing else may change."""
+    """On a GPU, views with separate statistics pass as one batch, with the same result."""
     learners, losses, seen = [], [], []
     for at_once in (False, True):
         monkeypatch.setattr(passes, "worth_it", lambda images, answer=at_once: answer)
@@ -266,7 +272,7 @@ def test_views_at_once_are_views_one_by_one(double, variant, monkeypatch):
 
 
 def test_real_compilation_gives_the_eager_loss():
-    """One small case through the default backend: the noise, the products and the losses survive it."""
+    """One small case through the default backend, with noise, products and losses."""
     learner = make("msbreg")
     b = batch(learner.views)
     assert torch.allclose(
@@ -289,7 +295,7 @@ def test_memories_take_steps_in_bfloat16(variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_golden_losses(double, variant):
-    """Five seeded steps in float64 give the frozen losses: a difference is explained in the changelog or is a bug."""
+    """Five seeded steps in float64 give the golden losses; the changelog explains a difference."""
     golden = json.loads(GOLDEN.read_text())
     torch.manual_seed(7)
     losses = train(make(variant), 5, total=5)
@@ -307,8 +313,8 @@ def test_the_order_of_images_in_a_batch_does_not_matter(double, variant):
 
 
 def test_every_preset_names_its_paper_and_states_its_loss():
-    for name, preset in PRESETS.items():
-        text = inspect.getdoc(preset)
+    for name, preset in methods().items():
+        text = inspect.getdoc(preset.build)
         assert text, name
         if name != "custom":
             assert "arXiv" in text and "loss" in text, name

@@ -1,4 +1,4 @@
-"""The public names are there, whatever was imported before them."""
+"""The public names exist, whatever was imported before them."""
 
 import importlib
 import inspect
@@ -21,8 +21,9 @@ def test_every_public_name_is_a_function_and_stays_one_after_every_part_is_impor
 
 def test_lists_are_lists_of_names():
     for name in ("methods", "recipes", "datasets", "protocols"):
-        found = getattr(antipode, f"list_{name}")()
-        assert isinstance(found, list) and all(isinstance(x, str) for x in found) and len(found) > 2
+        names = getattr(antipode, f"list_{name}")()
+        assert isinstance(names, list) and len(names) > 2
+        assert all(isinstance(entry, str) for entry in names)
     assert "dcl" in antipode.list_methods() and "cifar10.dcl" in antipode.list_recipes()
     assert "knn" in antipode.list_protocols() and "shapes" in antipode.list_datasets()
 

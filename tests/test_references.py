@@ -143,7 +143,8 @@ def test_loss_and_gradient_equal_the_paper(name):
     assert any(x.abs().max() > 1e-3 for x in gradients)
 
 
-# DCLW's weight and SimSiam's target are detached by definition, so their finite differences are those of another loss
+# DCLW's weight and SimSiam's target are detached by definition, so their finite differences are
+# those of another loss
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("dclw", "simsiam")])
 def test_gradcheck(name):
     ours, _, shapes = CASES[name]

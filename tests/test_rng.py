@@ -1,4 +1,4 @@
-"""Counter-based noise: uniform, independent, the same everywhere."""
+"""Tests of the counter-based random numbers: distribution, independence and reproducibility."""
 
 import torch
 
@@ -12,7 +12,7 @@ def test_uniform_numbers_are_uniform_and_uncorrelated():
     counts = torch.histc(u, 100)
     chi = ((counts - u.numel() / 100) ** 2 / (u.numel() / 100)).sum()
     assert 50 < chi < 160
-    for rows in (u[:40], u.T[:40].contiguous()):  # neighbours in key and in counter
+    for rows in (u[:40], u.T[:40].contiguous()):  # consecutive keys, and consecutive counters
         off = torch.corrcoef(rows)[~torch.eye(40, dtype=torch.bool)]
         assert off.abs().max() < 5 / rows.shape[1] ** 0.5
 
@@ -37,14 +37,12 @@ def test_draws_depend_on_the_id_not_on_the_place():
 
 def test_names_lead_to_streams_of_their_own():
     assert rng.number(0, "order", 1) == rng.number(0, "order", 1)
-    assert (
-        len({rng.number(seed, name) for seed in range(50) for name in ("init", "order", "noise")})
-        == 150
-    )
+    names = ("init", "order", "noise")
+    assert len({rng.number(seed, name) for seed in range(50) for name in names}) == 150
     assert rng.generator(0, "init").initial_seed() != rng.generator(0, "noise").initial_seed()
 
 
 def test_numbers_never_change():
-    """Runs of years ago must resume: the stream is part of the format."""
+    """Old runs must stay resumable, so the random stream is part of the checkpoint format."""
     assert rng.number(0, "noise") == 6340466054589598036
     assert rng.permutation(rng.key(0, "a"), 10).tolist() == [8, 6, 9, 1, 4, 0, 2, 5, 3, 7]

@@ -1,4 +1,4 @@
-"""Schedules: the papers' curves, written out by hand, and what holds for all of them."""
+"""Tests of the schedules: the curves of the papers, written out by hand, and common properties."""
 
 import math
 import pickle
@@ -23,11 +23,8 @@ def test_constant_is_one_everywhere():
 
 def test_cosine_runs_from_one_over_the_middle_to_its_floor():
     assert cosine(0.0) == 1.0 and cosine(1.0) == 0.0 and cosine(0.5) == pytest.approx(0.5)
-    assert (
-        cosine(0.0, 0.02) == 1.0
-        and cosine(1.0, 0.02) == 0.02
-        and cosine(0.5, 0.02) == pytest.approx(0.51)
-    )
+    assert cosine(0.0, 0.02) == 1.0 and cosine(1.0, 0.02) == 0.02
+    assert cosine(0.5, 0.02) == pytest.approx(0.51)
 
 
 def test_adco_falls_per_epoch_to_its_final_rate():
@@ -40,16 +37,15 @@ def test_adco_falls_per_epoch_to_its_final_rate():
 def test_moco_v1_falls_tenfold_at_120_and_160():
     schedule = Schedule(name="steps", epochs=EPOCHS, at=(120, 160))
     for step, factor in enumerate(curve(schedule)):
-        assert factor == pytest.approx(
-            1 if step < 120 * PER else 0.1 if step < 160 * PER else 0.01, rel=1e-15
-        )
+        expected = 1 if step < 120 * PER else 0.1 if step < 160 * PER else 0.01
+        assert factor == pytest.approx(expected, rel=1e-15)
 
 
 def test_inv_spread_has_a_factor_for_each_epoch():
     schedule = Schedule(name="steps", epochs=300, at=(120, 160, 200), factors=(0.1, 0.05, 0.01))
-    assert [
-        schedule.factor(epoch * PER, PER) for epoch in (0, 119, 120, 159, 160, 199, 200, 299)
-    ] == [*(1.0, 1.0, 0.1, 0.1, 0.05, 0.05, 0.01, 0.01)]
+    epochs = (0, 119, 120, 159, 160, 199, 200, 299)
+    expected = [1.0, 1.0, 0.1, 0.1, 0.05, 0.05, 0.01, 0.01]
+    assert [schedule.factor(epoch * PER, PER) for epoch in epochs] == expected
     from_zero = Schedule(
         name="steps", epochs=300, at=(0, 120, 160, 200), factors=(1.0, 0.1, 0.05, 0.01)
     )
@@ -57,15 +53,17 @@ def test_inv_spread_has_a_factor_for_each_epoch():
 
 
 def test_simclr_warms_up_from_zero_then_takes_the_cosine_over_the_rest_per_step():
-    schedule, warm = Schedule(name="cosine", epochs=EPOCHS, warmup=10), 10 * PER
+    schedule = Schedule(name="cosine", epochs=EPOCHS, warmup=10)
+    warm = 10 * PER
     for step, factor in enumerate(curve(schedule)):
-        late = 0.5 * (1 + math.cos(math.pi * (step - warm) / (TOTAL - warm)))
-        assert factor == pytest.approx(step / warm if step < warm else late, abs=1e-15)
+        decayed = 0.5 * (1 + math.cos(math.pi * (step - warm) / (TOTAL - warm)))
+        assert factor == pytest.approx(step / warm if step < warm else decayed, abs=1e-15)
     assert schedule.factor(0, PER) == 0 and schedule.factor(warm, PER) == 1
 
 
 def test_cld_warms_up_from_a_hundredth():
-    schedule, warm = Schedule(name="cosine", epochs=EPOCHS, warmup=5, start=0.01), 5 * PER
+    schedule = Schedule(name="cosine", epochs=EPOCHS, warmup=5, start=0.01)
+    warm = 5 * PER
     for step in range(warm):
         assert schedule.factor(step, PER) == pytest.approx((99 * step / warm + 1) / 100, rel=1e-14)
     assert schedule.factor(warm, PER) == 1
@@ -74,10 +72,8 @@ def test_cld_warms_up_from_a_hundredth():
 
 
 def test_simo_multiplies_the_whole_cosine_by_its_warm_up():
-    schedule, warm = (
-        Schedule(name="cosine", epochs=EPOCHS, warmup=10, form="times", start=0.001),
-        10 * PER,
-    )
+    schedule = Schedule(name="cosine", epochs=EPOCHS, warmup=10, form="times", start=0.001)
+    warm = 10 * PER
     for step, factor in enumerate(curve(schedule)):
         part = min(step / warm, 1)
         whole = 0.5 * (1 + math.cos(math.pi * step / TOTAL))
@@ -133,11 +129,8 @@ def test_per_epoch_stands_still_within_an_epoch_exactly(epochs, per_epoch, data)
     epoch = data.draw(st.integers(0, epochs - 1))
     schedule = Schedule(name="cosine", epochs=epochs, per="epoch")
     first, last = epoch * per_epoch, (epoch + 1) * per_epoch - 1
-    assert (
-        schedule.factor(first, per_epoch)
-        == schedule.factor(last, per_epoch)
-        == cosine(epoch / epochs)
-    )
+    expected = cosine(epoch / epochs)
+    assert schedule.factor(first, per_epoch) == schedule.factor(last, per_epoch) == expected
 
 
 @given(st.integers(1, 5000), st.integers(1, 1000))
@@ -160,15 +153,16 @@ STEPS = {"name": "steps", "epochs": 20, "at": (4, 9)}
 @pytest.mark.parametrize(
     "base, change",
     [
-        *(
-            (BASE, change)
-            for change in ({"name": "constant"}, {"epochs": 21}, {"warmup": 4}, {"form": "times"})
-        ),
-        *((BASE, change) for change in ({"start": 0.2}, {"floor": 0.1}, {"per": "epoch"})),
-        *(
-            (STEPS, change)
-            for change in ({"at": (4, 8)}, {"factors": 0.2}, {"factors": (0.1, 0.05)})
-        ),
+        (BASE, {"name": "constant"}),
+        (BASE, {"epochs": 21}),
+        (BASE, {"warmup": 4}),
+        (BASE, {"form": "times"}),
+        (BASE, {"start": 0.2}),
+        (BASE, {"floor": 0.1}),
+        (BASE, {"per": "epoch"}),
+        (STEPS, {"at": (4, 8)}),
+        (STEPS, {"factors": 0.2}),
+        (STEPS, {"factors": (0.1, 0.05)}),
     ],
     ids=str,
 )
@@ -179,9 +173,8 @@ def test_every_field_has_an_effect(base, change):
 
 def test_schedules_are_values():
     schedule = Schedule(**STEPS)
-    assert pickle.loads(pickle.dumps(schedule)) == schedule and hash(schedule) == hash(
-        Schedule(**STEPS)
-    )
+    assert pickle.loads(pickle.dumps(schedule)) == schedule
+    assert hash(schedule) == hash(Schedule(**STEPS))
 
 
 def test_square_root_and_linear_scaling_of_simclr_meet_at_4096():
@@ -199,20 +192,20 @@ def test_scaling_rules():
 WRONG = {
     "an unknown schedule": lambda: Schedule(name="cosines", epochs=2),
     "an unknown warm-up": lambda: Schedule(epochs=2, form="after"),
-    "an unknown pace": lambda: Schedule(epochs=2, per="batch"),
+    "an unknown value of per": lambda: Schedule(epochs=2, per="batch"),
     "no epochs": lambda: Schedule(epochs=0),
     "a warm-up of the whole run": lambda: Schedule(epochs=5, warmup=5),
     "a negative warm-up": lambda: Schedule(epochs=5, warmup=-1),
-    "a warm-up from above": lambda: Schedule(epochs=5, warmup=1, start=1.5),
-    "a first epoch at rate 0": lambda: Schedule(epochs=5, warmup=1, per="epoch"),
-    "a floor above the rate": lambda: Schedule(name="cosine", epochs=5, floor=1.5),
-    "a floor that is no number": lambda: Schedule(name="cosine", epochs=5, floor=math.nan),
+    "a warm-up that starts above 1": lambda: Schedule(epochs=5, warmup=1, start=1.5),
+    "a first epoch with learning rate 0": lambda: Schedule(epochs=5, warmup=1, per="epoch"),
+    "a floor above 1": lambda: Schedule(name="cosine", epochs=5, floor=1.5),
+    "a floor of NaN": lambda: Schedule(name="cosine", epochs=5, floor=math.nan),
     "a floor without a cosine": lambda: Schedule(epochs=5, floor=0.5),
-    "steps that never come": lambda: Schedule(name="steps", epochs=5),
-    "steps of a cosine": lambda: Schedule(name="cosine", epochs=5, at=(1,)),
-    "steps that go back": lambda: Schedule(name="steps", epochs=5, at=(3, 2)),
-    "steps before the start": lambda: Schedule(name="steps", epochs=5, at=(-1, 2)),
-    "the same step twice": lambda: Schedule(name="steps", epochs=5, at=(2, 2)),
+    "a steps schedule without epochs": lambda: Schedule(name="steps", epochs=5),
+    "a cosine schedule with epochs in at": lambda: Schedule(name="cosine", epochs=5, at=(1,)),
+    "epochs in descending order": lambda: Schedule(name="steps", epochs=5, at=(3, 2)),
+    "a negative epoch": lambda: Schedule(name="steps", epochs=5, at=(-1, 2)),
+    "the same epoch twice": lambda: Schedule(name="steps", epochs=5, at=(2, 2)),
     "too few factors": lambda: Schedule(name="steps", epochs=5, at=(2, 3), factors=(0.1,)),
     "a negative factor": lambda: Schedule(name="steps", epochs=5, at=(2,), factors=-0.1),
     "one negative factor of two": lambda: Schedule(
@@ -230,11 +223,10 @@ WRONG = {
 def test_lists_are_taken_as_tuples():
     for epoch, factor in ((0, 1.0), (2, 0.5), (3, 0.1), (9, 0.1)):
         assert steps(epoch, [2, 3], [0.5, 0.1]) == factor
-    listed = Schedule(name="steps", epochs=5, at=[2, 3], factors=[0.5, 0.1])
-    assert listed == Schedule(name="steps", epochs=5, at=(2, 3), factors=(0.5, 0.1)) and hash(
-        listed
-    )
-    with pytest.raises(ValueError, match="2 epochs to fall at need as many factors or one, got 1"):
+    from_lists = Schedule(name="steps", epochs=5, at=[2, 3], factors=[0.5, 0.1])
+    assert from_lists == Schedule(name="steps", epochs=5, at=(2, 3), factors=(0.5, 0.1))
+    assert hash(from_lists)
+    with pytest.raises(ValueError, match="2 epochs needs 2 factors or one number, got 1 factors"):
         Schedule(name="steps", epochs=5, at=[2, 3], factors=[0.5])
 
 

@@ -105,7 +105,7 @@ VARIANTS = {
 
 
 def make(variant, **changes):
-    """A small learner of a variant; the same weights for the same torch seed."""
+    """Return a small learner of a variant; the same torch seed gives the same weights."""
     method, choices = VARIANTS[variant]
     merged = {**SMALL[method], **choices, **changes}
     return build(
@@ -114,7 +114,7 @@ def make(variant, **changes):
 
 
 def batch(views, n=8, size=8, step=0, start=0):
-    """Clustered images: four kinds, small differences within a kind, so that a lost gather shows."""
+    """Return clustered images of four kinds, so that a missing gather changes the result."""
     generator = torch.Generator().manual_seed(1000 + step)
     dtype = torch.get_default_dtype()
     kinds = torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(1), dtype=dtype)
@@ -132,7 +132,7 @@ def optimiser(learner, lr=0.05):
 
 
 def train(learner, steps, *, start=0, total=10, optim=None, n=8):
-    """The losses of some steps of training, exactly as a loop of one's own does it."""
+    """Return the losses of some training steps, as in a user's own training loop."""
     optim = optim or optimiser(learner)
     losses = []
     for step in range(start, start + steps):

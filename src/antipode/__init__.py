@@ -7,24 +7,34 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from antipode import functional
-    from antipode.api import Run, analyse, embed, evaluate, export, load_backbone, pretrain, report
+    from antipode.api import analyse, embed, evaluate, export, load_backbone, pretrain, report
     from antipode.data.views.views import views
     from antipode.listing import list_datasets, list_protocols, list_recipes
     from antipode.papers import build, list_methods
     from antipode.reproduction.make import reproduce
+    from antipode.runs.run import Run
 
-# no part of the package may bear one of these names, or importing it would hide the function
-# imported when first used, so that `antipode --help` need not wait for torch
+# A module is imported when one of its names is first used, so that `antipode --help` does not
+# import torch. No module of the package may have one of these names, since importing it would
+# replace the function.
 HOMES = {
     **dict.fromkeys(
-        ("Run", "analyse", "embed", "evaluate", "export", "load_backbone", "pretrain", "report"),
+        ("analyse", "embed", "evaluate", "export", "load_backbone", "pretrain", "report"),
         "antipode.api",
     ),
     **dict.fromkeys(("build", "list_methods"), "antipode.papers"),
     **dict.fromkeys(("list_datasets", "list_protocols", "list_recipes"), "antipode.listing"),
+    "Run": "antipode.runs.run",
     "reproduce": "antipode.reproduction.make",
     "views": "antipode.data.views.views",
     "functional": "antipode.functional",
+    # used by the command line, and not part of the public interface
+    "list_names": "antipode.listing",
+    "pack": "antipode.data.sources.pack",
+    "plan_item": "antipode.reproduction.make",
+    "rescaled": "antipode.recipe.resolve",
+    "shown_recipe": "antipode.recipe.show",
+    "summary_text": "antipode.reproduction.present",
 }
 
 __all__ = [

@@ -1,12 +1,15 @@
-"""The command: all that is slow to import is imported where Ctrl-C already ends in a sentence."""
+"""The entry point of the command line.
+
+Slow imports happen inside `main`, where Ctrl-C prints a sentence and not a traceback.
+"""
 
 import sys
 
 
 def main() -> None:
-    """Run it."""
+    """Run the command line."""
     try:
-        from antipode.cli import main as run  # noqa: PLC0415
+        from antipode.cli import main as run  # noqa: PLC0415  (Ctrl-C while it loads is handled)
     except KeyboardInterrupt:
         print("antipode: interrupted", file=sys.stderr)
         sys.exit(130)

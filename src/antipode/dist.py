@@ -1,9 +1,12 @@
-"""The only file that talks to other processes.
+"""Communication between ranks; no other file calls collectives of torch.distributed.
 
-Convention: each rank's loss is the mean over its own queries and gradients are averaged over ranks (as DDP does). Then
-a collective whose backward SUMS what all ranks send back gives exactly the gradient of one process on the whole batch.
-A gather without gradient loses the force a sample feels for being a negative elsewhere: a fifth of the whole gradient
-on clustered embeddings, next to nothing on random ones, so random tests do not see it.
+Convention: the loss of a rank is the mean over its own queries, and gradients are averaged over the
+ranks, as in DDP. A collective whose backward pass sums the gradients of all ranks then gives
+exactly the gradient of a single process on the whole batch.
+
+A gather without gradient drops the gradient that a sample receives as a negative on other ranks.
+This is a fifth of the total gradient for clustered embeddings, but almost nothing for random ones.
+Tests on random embeddings do not detect this error.
 """
 
 import atexit
@@ -20,130 +23,145 @@ import torch.distributed as process
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-PARENT = os.getppid()  # as this process was started: torchrun, where there is one
-PATIENCE = timedelta(
-    minutes=10
-)  # a rank that has not answered by then hangs; a checkpoint may take rank 0 long
+PARENT = os.getppid()  # the parent at the start of this process: torchrun, if it is used
+# The timeout of collectives, after which a rank counts as hanging. It is long because rank 0 may
+# spend minutes on a checkpoint.
+PATIENCE = timedelta(minutes=10)
 
 
 def world() -> int:
-    """The number of ranks; 1 without torch.distributed."""
+    """Return the number of ranks, which is 1 without torch.distributed."""
     return process.get_world_size() if process.is_available() and process.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this rank."""
+    """Return the index of this rank."""
     return process.get_rank() if world() > 1 else 0
 
 
 def setup(device: str) -> None:
-    """Join the other ranks where torchrun started this process, until it ends; nothing to do without it."""
+    """Join the process group if torchrun started this process, and leave it at exit.
+
+    Does nothing without torchrun.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not process.is_initialized():
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "nccl" if device == "cuda" else "gloo"
-        process.init_process_group(backend, **_meeting(), timeout=PATIENCE)
-        atexit.register(
-            leave
-        )  # not earlier: one process may train and evaluate, and a group cannot be joined twice
+        process.init_process_group(backend, **_store_arguments(), timeout=PATIENCE)
+        # Leave only at exit: a process may train and then evaluate, and cannot join a group twice.
+        atexit.register(leave)
 
 
-def _meeting() -> dict[str, Any]:
-    """Where the ranks of this attempt meet.
+def _store_arguments() -> dict[str, Any]:
+    """Return the store, rank and world size of this attempt for `init_process_group`.
 
-    torchrun keeps its store from one attempt to the next, with the addresses of the dead in it: whoever is quick takes
-    them for those of the living. So each attempt has a corner of its own.
+    torchrun keeps its store when it restarts the ranks. The store then still holds the addresses of
+    the ranks that have ended, and a fast rank would connect to them. Each attempt therefore uses a
+    prefix of its own in the store.
     """
-    from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415  (not in every torch)
+    # imported here, because not every build of torch has them
+    from torch.distributed.distributed_c10d import PrefixStore  # noqa: PLC0415
     from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415
 
-    store, me, count = next(rendezvous("env://", timeout=PATIENCE))
-    corner = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} of {count}"
-    return {"store": PrefixStore(corner, store), "rank": me, "world_size": count}
+    store, index, count = next(rendezvous("env://", timeout=PATIENCE))
+    prefix = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} of {count}"
+    return {"store": PrefixStore(prefix, store), "rank": index, "world_size": count}
 
 
 def leave() -> None:
-    """Part from the other ranks."""
+    """Leave the process group."""
     if process.is_available() and process.is_initialized():
         process.destroy_process_group()
 
 
 def first() -> bool:
-    """Whether this process is the one that writes; known before the ranks have met."""
+    """Return True if this process writes files (rank 0); works before the group is initialised."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def launch() -> str | None:
-    """What names all attempts of one torchrun on this machine, None without torchrun."""
-    ident = os.environ.get(
-        "TORCHELASTIC_RUN_ID"
-    )  # "none" unless told otherwise, so the agent's own number is added
-    return None if ident is None else f"{ident} {PARENT}"
+    """Return a name that all attempts of one torchrun on this machine share.
+
+    Returns None without torchrun.
+    """
+    # "none" by default, so the process id of torchrun is appended
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    return None if run_id is None else f"{run_id} {PARENT}"
 
 
 def deserted() -> bool:
-    """Whether torchrun itself was killed: it cannot end its ranks any more, and another one may be on its way."""
+    """Return True if torchrun itself was killed.
+
+    It can then no longer end its ranks, and another torchrun may start soon.
+    """
     return launch() is not None and os.getppid() != PARENT
 
 
 def restarted() -> bool:
-    """Whether torchrun started the ranks anew after one of them had failed."""
+    """Return True if torchrun restarted the ranks after one of them failed."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 @contextmanager
 def together() -> Iterator[None]:
-    """What all ranks do together: where one of them is gone, the others end with a sentence."""
+    """Run a block that calls collectives; raise ConnectionError if another rank has ended."""
     try:
         yield
     except RuntimeError as error:
-        if world() == 1 or not _lost(error):
+        if world() == 1 or not _is_collective_error(error):
             raise
-        reason = (
-            re.sub(r"^\[\S*\] ", "", str(error)).splitlines()[0].split(". ")[0][:200]
-        )  # without gloo's own files
+        # the first sentence, without the source file that gloo puts in front
+        reason = re.sub(r"^\[\S*\] ", "", str(error)).splitlines()[0].split(". ")[0][:200]
         raise ConnectionError(
-            f"rank {rank()} of {world()} ends because another one has ended or does not answer ({reason}); "
-            "the same command goes on from the last checkpoint"
+            f"rank {rank()} of {world()} stops because another rank has ended or does not respond "
+            f"({reason}); run the same command again to resume from the last checkpoint"
         ) from error
 
 
-def _lost(error: RuntimeError) -> bool:
-    """Whether an error is that of a collective: NCCL's have a class of their own, gloo's only the name of its files."""
+def _is_collective_error(error: RuntimeError) -> bool:
+    """Return True if a collective raised the error.
+
+    Errors of NCCL have their own class. Errors of gloo can only be recognised by their text, which
+    names gloo's source files.
+    """
     return isinstance(error, process.DistError) or "gloo" in str(error)
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether the flag is up on any rank; all ranks must ask."""
+    """Return True if the flag is True on any rank; all ranks must call this function."""
     if world() == 1:
         return flag
-    raised = torch.tensor(int(flag), device=device)
-    process.all_reduce(raised, process.ReduceOp.MAX)
-    return bool(raised)
+    largest = torch.tensor(int(flag), device=device)
+    process.all_reduce(largest, process.ReduceOp.MAX)
+    return bool(largest)
 
 
 def parallel(net: nn.Module, unused: bool) -> nn.Module:
-    """The net under DDP, which averages gradients over the ranks; the net itself with one rank.
+    """Wrap the network in DDP, which averages gradients over the ranks.
 
-    Buffers are not broadcast: queue, bank and noise agree on all ranks by construction. `unused`: some weights get no
-    gradient in some steps (AdCo's bank while it fills).
+    With one rank, the network itself is returned. Buffers are not broadcast, because queue, bank
+    and noise are equal on all ranks by construction. Set `unused` if some weights get no gradient
+    in some steps (AdCo's bank while it is being filled).
     """
     if world() == 1:
         return net
     device = next(net.parameters()).device
     devices = [device.index] if device.type == "cuda" else None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # a newer torch renames broadcast_buffers
+        # newer versions of torch rename broadcast_buffers
+        warnings.simplefilter("ignore", FutureWarning)
         return DistributedDataParallel(
             net, device_ids=devices, broadcast_buffers=False, find_unused_parameters=unused
         )
 
 
 def gather(x: Tensor) -> Tensor:
-    """The rows of all ranks, (W*N,...) from (N,...) each, rank 0 first; gradients return to the rank they belong to.
+    """Concatenate the rows (N,...) of all W ranks to (W*N,...), rank 0 first, with gradient.
 
-    All ranks must hold equal shapes. On a CPU that is seen to first; on a GPU it would make the host wait for the
-    device, so there unequal ranks end as the backend ends them.
+    The gradient of a row returns to its rank. All ranks must have tensors of the same shape. On a
+    CPU this is checked first and raises ValueError. On a GPU the check would synchronise with the
+    device, so there the backend reports unequal shapes in its own way.
     """
     if world() == 1:
         return x
@@ -154,34 +172,37 @@ def gather(x: Tensor) -> Tensor:
 
 
 def _check_equal(x: Tensor) -> None:
-    """Refuse, on every rank, rows of which some rank holds more than another."""
-    own = torch.tensor([len(x), x.numel() // max(len(x), 1)])
-    each = [torch.empty_like(own) for _ in range(world())]
-    process.all_gather(each, own)
-    sizes = torch.stack(each).tolist()
+    """Raise ValueError on every rank if the ranks have tensors of different sizes."""
+    local_size = torch.tensor([len(x), x.numel() // max(len(x), 1)])
+    all_sizes = [torch.empty_like(local_size) for _ in range(world())]
+    process.all_gather(all_sizes, local_size)
+    sizes = torch.stack(all_sizes).tolist()
     if any(size != sizes[0] for size in sizes):
-        held = ", ".join(f"{rows} x {numbers}" for rows, numbers in sizes)
+        listed = ", ".join(f"{rows} x {numbers}" for rows, numbers in sizes)
         raise ValueError(
-            f"all ranks must hold equally many vectors of one size, but ranks 0 to {world() - 1} hold {held}"
+            "all ranks must have the same number of vectors of the same size, "
+            f"but ranks 0 to {world() - 1} have {listed}"
         )
 
 
 def total(x: Tensor) -> Tensor:
-    """The sum over ranks, with gradient."""
-    whole: Tensor = x if world() == 1 else _total(x)
-    return whole
+    """Return the sum over ranks, with gradient."""
+    result: Tensor = x if world() == 1 else _total(x)
+    return result
 
 
 def mean(x: Tensor) -> Tensor:
-    """The mean over ranks, without gradient."""
+    """Return the mean over ranks, without gradient."""
     return x if world() == 1 else total(x.detach()) / world()
 
 
 @torch.no_grad()
 def average_running_stats(net: nn.Module) -> None:
-    """Give all ranks the mean of the running statistics that each has tracked of its own groups (nets/norm.py).
+    """Average the running statistics of batch-norm layers with several groups over the ranks.
 
-    They are a sum over steps, so the mean over ranks, taken after every step, is what one process has.
+    Each rank tracks the statistics of its own groups (nets/norm.py). Running statistics are sums
+    over steps. Averaging them over the ranks after every step therefore gives the statistics of a
+    single process.
     """
     if world() == 1:
         return
@@ -190,19 +211,19 @@ def average_running_stats(net: nn.Module) -> None:
         for part in net.modules()
         if "running_mean" in part._buffers and getattr(part, "groups", 1) > 1
     ]
-    kept: list[Tensor] = [
+    buffers: list[Tensor] = [
         getattr(part, name) for part in grouped for name in ("running_mean", "running_var")
     ]
-    if kept:
-        flat = mean(torch.cat([buffer.flatten() for buffer in kept]))  # one transfer for all layers
-        for buffer, values in zip(
-            kept, torch.split(flat, [buffer.numel() for buffer in kept]), strict=True
-        ):
+    if buffers:
+        # one transfer for all layers
+        averaged = mean(torch.cat([buffer.flatten() for buffer in buffers]))
+        parts = torch.split(averaged, [buffer.numel() for buffer in buffers])
+        for buffer, values in zip(buffers, parts, strict=True):
             buffer.copy_(values)
 
 
 def mine(x: Tensor) -> Tensor:
-    """This rank's rows (N,...) of what all ranks hold together (W*N,...)."""
+    """Return the rows (N,...) of this rank from the concatenated rows (W*N,...) of all ranks."""
     return x.chunk(world())[rank()]
 
 
@@ -215,9 +236,8 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        grad = grad.clone(
-            memory_format=torch.contiguous_format
-        )  # it may belong to another branch of the graph too
+        # a copy, because another branch of the graph may use the same gradient tensor
+        grad = grad.clone(memory_format=torch.contiguous_format)
         process.all_reduce(grad)
         return mine(grad)
 
@@ -236,6 +256,6 @@ class _Total(torch.autograd.Function):
         return grad
 
 
-# autograd's `apply` is untyped, and not in every version of torch
+# Some versions of torch do not annotate `Function.apply`, so its type is declared as Any.
 _gather: Any = _Gather.apply
 _total: Any = _Total.apply

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and numbers that JSON can hold."""
+"""Atomic file writing, and values that JSON can represent."""
 
 import math
 import os
@@ -10,34 +10,41 @@ from typing import Any, BinaryIO
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only when all of it is on the disk; nothing is left behind where it fails."""
+    """Open a binary file that replaces `path` atomically when the block ends.
+
+    The new content appears under the name only after all of it is on the disk. If the block raises
+    an exception, `path` is unchanged and no temporary file is left behind.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with aside.open("wb") as file:
+        with temporary.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
         sync(path.parent)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def sync(folder: Path) -> None:
-    """Make the names in a folder as durable as what they name."""
+    """Flush the entries of a folder to the disk, so that new and renamed files survive a crash."""
     if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(handle)
+            os.fsync(descriptor)
         finally:
-            os.close(handle)
+            os.close(descriptor)
 
 
 def finite(value: Any) -> Any:
-    """The same, of dicts and lists all through, with None for numbers that JSON does not know."""
+    """Return a copy of nested dicts and lists with None in place of NaN and infinite numbers.
+
+    JSON cannot represent those. Keys become strings and tuples become lists.
+    """
     if isinstance(value, dict):
-        return {str(key): finite(one) for key, one in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

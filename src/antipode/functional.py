@@ -1,10 +1,13 @@
-"""The losses and measures as plain functions of vectors, for people with a loop of their own.
+"""Losses and measures as plain functions of vectors, for your own training loop.
 
-Queries, keys and views are scaled to length one inside, in float32 at least, also under autocast; negatives are used
-as they are. Every loss is the mean over its queries. Nothing is detached unless said so: pass detached keys and
-targets. tau may be a tensor of one number, for a temperature that is learned. With gather=True the negatives are those
-of all ranks, with exact gradients: the mean over ranks of the losses, and of their gradients, equals one process on the
-whole batch. All ranks must hold equally many images.
+Queries, keys and views are scaled to unit length inside, in at least float32, also under autocast.
+Negatives are used as they are. Every loss is the mean over its queries. Nothing is detached unless
+stated otherwise: pass detached keys and targets. tau may be a tensor of one number, for a learned
+temperature.
+
+With gather=True the negatives are those of all ranks, with exact gradients: the mean over ranks of
+the losses, and of their gradients, equals one process on the whole batch. All ranks must hold the
+same number of images.
 """
 
 import math
@@ -14,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antipode import dist
+from antipode import dist, measures
 from antipode.core import loss as forms
 from antipode.core import regularise
 from antipode.core.negatives import InBatch
@@ -23,20 +26,49 @@ from antipode.core.objective import centroid as mean_direction
 from antipode.core.scores import precise, product, raised, unit
 from antipode.types import Pair, Terms, fitted
 
+__all__ = [
+    "alignment",
+    "brownian",
+    "byol",
+    "centroid",
+    "dcl",
+    "dclw",
+    "info_nce",
+    "jcl",
+    "knn",
+    "mi_lower_bound",
+    "npc_multiplier",
+    "nt_xent",
+    "simsiam",
+    "singular_value",
+    "uniformity",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 # Contrast within the batch
 
 
 def nt_xent(
     z0: Tensor, z1: Tensor, *, tau: float | Tensor, alpha: float | None = None, gather: bool = False
 ) -> Tensor:
-    """SimCLR's loss of two views (N,D) each, over 2N anchors; `alpha` applies EqCo's rule with K = 2N-2."""
+    """Return SimCLR's loss of two views (N,D), over 2N anchors.
+
+    `alpha` applies EqCo's rule with K = 2N-2.
+    """
     with _exact(z0, z1):
         margin = forms.no_margin if alpha is None else forms.eqco(fitted("alpha", alpha, float))
         return forms.coupled(_batch_terms(z0, z1, tau, gather, margin)).mean()
 
 
 def dcl(z0: Tensor, z1: Tensor, *, tau: float | Tensor, gather: bool = False) -> Tensor:
-    """DCL's loss of two views (N,D) each: one log-sum-exp over both views of all other images."""
+    """Return DCL's loss of two views (N,D).
+
+    One log-sum-exp runs over both views of all other images.
+    """
     with _exact(z0, z1):
         return forms.decoupled(_batch_terms(z0, z1, tau, gather)).mean()
 
@@ -44,7 +76,7 @@ def dcl(z0: Tensor, z1: Tensor, *, tau: float | Tensor, gather: bool = False) ->
 def dclw(
     z0: Tensor, z1: Tensor, *, tau: float | Tensor, sigma: float = 0.5, gather: bool = False
 ) -> Tensor:
-    """DCLW's loss of two views (N,D) each; the weight of the positive carries no gradient."""
+    """Return DCLW's loss of two views (N,D); the weight of the positive has no gradient."""
     sigma = fitted("sigma", sigma, float)
     if not sigma > 0:
         raise ValueError(f"sigma must be positive, got {sigma}")
@@ -55,7 +87,10 @@ def dclw(
 
 
 def npc_multiplier(z0: Tensor, z1: Tensor, *, tau: float | Tensor) -> Tensor:
-    """DCL's q_B of each anchor (2N,), views z0 first: grad SimCLR = q_B grad DCL."""
+    """Return DCL's q_B (2N,) of each anchor, first those of z0.
+
+    The gradient of SimCLR is q_B times that of DCL.
+    """
     with _exact(z0, z1):
         return forms.multiplier(_batch_terms(z0, z1, tau, gather=False))
 
@@ -67,7 +102,7 @@ def _batch_terms(
     gather: bool,
     margin: forms.Margin = forms.no_margin,
 ) -> Terms:
-    """The three numbers of all 2N anchors, z0's first."""
+    """Return the three numbers of all 2N anchors, first those of z0."""
     _views(z0, z1)
     tau = _temperature(tau)
     first, second = unit(z0), unit(z1)
@@ -89,7 +124,10 @@ def _batch_terms(
 
 
 def _temperature(tau: float | Tensor) -> float | Tensor:
-    """A number, or a tensor () of one; on a GPU nobody waits to see what a tensor holds."""
+    """Return tau as a number or as a tensor ().
+
+    The value of a tensor on a GPU is not checked, since reading it would synchronise.
+    """
     if isinstance(tau, Tensor):
         if tau.numel() != 1 or not tau.is_floating_point():
             raise ValueError(
@@ -116,9 +154,10 @@ def info_nce(
     alpha: float | None = None,
     decoupled: bool = False,
 ) -> Tensor:
-    """MoCo's loss of queries (N,D), keys (N,D) or (M,N,D) and negatives (K,D) used as they are.
+    """Return MoCo's loss of queries (N,D), keys (N,D) or (M,N,D) and negatives (K,D).
 
-    `alpha` applies EqCo's rule, `decoupled` DCL's; M keys give the mean of M losses, JCL's vanilla baseline.
+    `alpha` applies EqCo's rule and `decoupled` DCL's. With M keys the result is the mean of M
+    losses, which is JCL's vanilla baseline.
     """
     if decoupled and alpha is not None:
         raise ValueError("alpha on a decoupled loss only adds a constant: choose one of the two")
@@ -135,7 +174,7 @@ def info_nce(
 def jcl(
     query: Tensor, keys: Tensor, negatives: Tensor, *, tau: float | Tensor, strength: float
 ) -> Tensor:
-    """JCL's loss of queries (N,D), M keys each (M,N,D) and negatives (K,D) used as they are.
+    """Return JCL's loss of queries (N,D), M keys each (M,N,D) and negatives (K,D).
 
     `strength` is lambda at the 1/(2 tau^2) scale; 0 gives InfoNCE against the mean key.
     """
@@ -151,7 +190,7 @@ def jcl(
 def _queue_terms(
     query: Tensor, keys: Tensor, negatives: Tensor, tau: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Positive scores / tau (N,M) and repel (N,)."""
+    """Return positive scores / tau (N,M) and repel (N,)."""
     tau = _temperature(tau)
     if query.ndim != 2 or 0 in query.shape:
         raise ValueError(
@@ -176,25 +215,27 @@ def _queue_terms(
 
 
 def byol(prediction: Tensor, target: Tensor) -> Tensor:
-    """BYOL's mean of 2 - 2 cos of predictions and targets (N,D)."""
+    """Return BYOL's mean of 2 - 2 cos over predictions and targets (N,D)."""
     return 2 - 2 * _cosine(prediction, target)
 
 
 def simsiam(prediction: Tensor, target: Tensor) -> Tensor:
-    """SimSiam's mean of -cos of predictions and targets (N,D); the target is detached."""
+    """Return SimSiam's mean of -cos over predictions and targets (N,D); detaches the target."""
     _views(prediction, target)
     return -_cosine(prediction, target.detach())
 
 
 def centroid(online: Tensor, target: Tensor) -> Tensor:
-    """MSBReg's multiview loss of V online and V target vectors (V,N,D), V even: each half meets the other's centroid.
+    """Return MSBReg's multiview loss of V online and V target vectors (V,N,D), V even.
 
-    The sum over both directions of 2 - 2 cos; with V = 2 it is BYOL's symmetric loss.
+    The centroid of each half of the views is compared with that of the other half. The loss is the
+    sum over both directions of 2 - 2 cos; with V = 2 it is BYOL's symmetric loss.
     """
     _real(online, target)
     if online.ndim != 3 or online.shape != target.shape or 0 in online.shape or len(online) % 2:
         raise ValueError(
-            f"centroids need (V,N,D) twice with V even, got {tuple(online.shape)}, {tuple(target.shape)}"
+            f"centroids need (V,N,D) twice with V even, got {tuple(online.shape)}, "
+            f"{tuple(target.shape)}"
         )
     half = len(online) // 2
     with precise(online.device):
@@ -214,7 +255,7 @@ def _cosine(x: Tensor, y: Tensor) -> Tensor:
 
 
 def singular_value(z: Tensor) -> Tensor:
-    """MSBReg's || (d/n) Z'Z - I ||^2 of embeddings (N,D), or its mean over views (V,N,D)."""
+    """Return MSBReg's || (d/n) Z'Z - I ||^2 of embeddings (N,D), or its mean over views (V,N,D)."""
     with _exact(z):
         return torch.stack([_spread_of(view) for view in unit(_stacked(z))]).mean()
 
@@ -224,9 +265,9 @@ def _spread_of(z: Tensor) -> Tensor:
 
 
 def brownian(z: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """MSBReg's random kick: mean of <z, eta>, eta a random unit direction per image shared by its views.
+    """Return MSBReg's random kick of embeddings (N,D) or (V,N,D): the mean of <z, eta>.
 
-    z is (N,D) or (V,N,D).
+    eta is a random unit direction per image, shared by its views.
     """
     with _exact(z):
         views = unit(_stacked(z))
@@ -248,24 +289,28 @@ def _stacked(z: Tensor) -> Tensor:
 def mi_lower_bound(
     loss: Tensor | float, negatives: int, alpha: float | None = None
 ) -> Tensor | float:
-    """EqCo's empirical bound on mutual information: log(1+K) - loss, with EqCo's rule log(1+alpha) - loss."""
+    """Return EqCo's empirical bound on mutual information.
+
+    It is log(1+K) - loss, and log(1+alpha) - loss with EqCo's rule.
+    """
     alpha, negatives = fitted("alpha", alpha, float | None), fitted("negatives", negatives, float)
     if negatives < 1 or (alpha is not None and not alpha > 0):
         raise ValueError(
-            f"the bound needs at least one negative and a positive alpha, got {negatives} and {alpha}"
+            f"the bound needs at least one negative and a positive alpha, got {negatives} and "
+            f"{alpha}"
         )
     return math.log1p(negatives if alpha is None else alpha) - loss
 
 
 def alignment(x: Tensor, y: Tensor) -> Tensor:
-    """Wang & Isola's mean |x-y|^2 over positive pairs (N,D), scaled to length one."""
+    """Return Wang & Isola's mean |x-y|^2 over positive pairs (N,D)."""
     _views(x, y)
     with _exact(x, y):
-        return ((unit(x) - unit(y)) ** 2).sum(-1).mean()
+        return measures.alignment(x, y)
 
 
 def uniformity(x: Tensor, t: float = 2) -> Tensor:
-    """Wang & Isola's log mean exp(-t |x_i-x_j|^2) over pairs i < j of vectors (N,D), scaled to length one."""
+    """Return Wang & Isola's log mean exp(-t |x_i-x_j|^2) over pairs i < j of vectors (N,D)."""
     _real(x)
     t = fitted("t", t, float)
     if not 0 < t < torch.inf:
@@ -273,15 +318,7 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
     if x.ndim != 2 or len(x) < 2 or not x.shape[1]:
         raise ValueError(f"uniformity needs at least two vectors (N,D), got {tuple(x.shape)}")
     with _exact(x):
-        z = unit(x)
-        energy = energies(z, z, torch.arange(len(z), device=z.device), t)
-        return torch.logsumexp(energy.flatten(), 0) - math.log(len(z) * (len(z) - 1))
-
-
-def energies(x: Tensor, others: Tensor, own: Tensor, t: float) -> Tensor:
-    """-t |x-y|^2 (N,P) of unit x (N,D) and y (P,D), with x's own places (N,) among them at -inf."""
-    itself = own[:, None] == torch.arange(len(others), device=own.device)
-    return (-t * (2 - 2 * product(x, others)).clamp(min=0)).masked_fill(itself, -torch.inf)
+        return measures.uniformity(x, t)
 
 
 def knn(
@@ -293,10 +330,12 @@ def knn(
     tau: float | None = 0.07,
     classes: int | None = None,
 ) -> Tensor:
-    """Class votes (N,C) for test features (N,D) from the k nearest of train (B,D) by cosine, labels (B,).
+    """Return class votes (N,C) of test features (N,D) from the k nearest of train (B,D).
 
-    A neighbour weighs exp(similarity/tau), or one vote each with tau=None. Exact, in pieces: train is never copied as a
-    whole. The work is done where test lies; train may lie elsewhere. A vote of k exp(1/tau) must fit into float64.
+    Neighbours are found by cosine; `labels` (B,) are those of the train features. A neighbour votes
+    with weight exp(similarity/tau), or with weight 1 if tau is None. The result is exact. Memory is
+    bounded: train is never copied as a whole. The work is done on the device of `test`; train may
+    lie elsewhere. A vote of k exp(1/tau) must fit into float64.
     """
     k, tau = int(fitted("k", k, int)), None if tau is None else float(fitted("tau", tau, float))
     classes = _check_knn(train, labels, test, k, classes)
@@ -315,7 +354,7 @@ def knn(
 
 
 def _check_knn(train: Tensor, labels: Tensor, test: Tensor, k: int, classes: int | None) -> int:
-    """The number of classes, once everything fits together."""
+    """Check the arguments of `knn`, and return the number of classes."""
     _real(train, labels, test)
     if (
         train.ndim != 2
@@ -340,12 +379,13 @@ def _check_knn(train: Tensor, labels: Tensor, test: Tensor, k: int, classes: int
 
 
 def _largest(k: int, tau: float) -> float:
-    """The logarithm of the largest vote, k exp(1/tau)."""
+    """Return the logarithm of the largest vote, k exp(1/tau)."""
     if not tau > 0:
         raise ValueError(f"tau must be positive or None, got {tau}")
     if 1 / tau + math.log(k) > 709:
         raise ValueError(
-            f"tau {tau:g} is too small: {k} votes of exp(1/tau) leave float64, which ends at exp(709)"
+            f"tau {tau:g} is too small: {k} votes of exp(1/tau) leave float64, which ends at "
+            "exp(709)"
         )
     return 1 / tau + math.log(k)
 
@@ -356,9 +396,10 @@ PIECE = (
 
 
 def _nearest(train: Tensor, query: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Cosines (N,k), largest first, and places (N,k) of the k nearest of train (B,D) for unit queries (N,D).
+    """Return cosines (N,k) and indices (N,k) of the k nearest of train (B,D) to unit queries (N,D).
 
-    A feature that is not a number is nearest of all: topk takes NaN for the largest.
+    The largest cosine comes first. A NaN feature counts as the nearest, as topk treats NaN as the
+    largest value.
     """
     near = query.new_full((len(query), k), -torch.inf)
     index = torch.zeros(near.shape, dtype=torch.int64, device=near.device)
@@ -387,7 +428,7 @@ def _views(z0: Tensor, z1: Tensor) -> None:
 
 
 def _exact(*vectors: Tensor) -> AbstractContextManager[Any]:
-    """A region of full precision where the vectors lie, once they are known to be tensors."""
+    """Check that the vectors are real tensors, and return a context of full precision."""
     _real(*vectors)
     return precise(vectors[0].device)
 
@@ -401,5 +442,6 @@ def _real(*vectors: Tensor) -> None:
                 else f"{type(x).__module__}.{type(x).__qualname__}"
             )
             raise ValueError(
-                f"vectors and labels are tensors of real numbers, not {kind.removeprefix('builtins.')}"
+                "vectors and labels are tensors of real numbers, not "
+                f"{kind.removeprefix('builtins.')}"
             )

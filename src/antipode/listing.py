@@ -1,91 +1,68 @@
-"""What there is, by name, with one line each."""
+"""The names of methods, recipes, data sets and so on, each with a description."""
 
-import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-
-def methods() -> dict[str, str]:
-    """The presets, by the first line of their docstrings."""
-    from antipode.papers import PRESETS  # noqa: PLC0415
-
-    return {name: (preset.__doc__ or "").split("\n")[0] for name, preset in PRESETS.items()}
-
-
-def recipes() -> dict[str, str]:
-    """Data set and method of every recipe."""
-    from antipode.recipe.resolve import list_recipes  # noqa: PLC0415
-
-    return {name: "{1} on {0}".format(*name.split(".", 1)) for name in list_recipes()}
+from antipode.analysis.catalog import analyses
+from antipode.data.sources.catalog import summaries
+from antipode.evaluation.protocol import protocols
+from antipode.names import unknown
+from antipode.nets.backbone import RESNETS
+from antipode.papers import methods
+from antipode.recipe.listed import by_name
+from antipode.recipe.listed import list_recipes as recipe_names
+from antipode.reproduction.catalog import items
 
 
-def datasets() -> dict[str, str]:
-    """Data sets and ways to bring one's own."""
-    from antipode.data.sources.catalog import summaries  # noqa: PLC0415
-
-    return summaries()
+def _methods() -> dict[str, str]:
+    """Return the methods, each with the first line of its docstring."""
+    return {name: (method.build.__doc__ or "").split("\n")[0] for name, method in methods().items()}
 
 
-def protocols() -> dict[str, str]:
-    """Evaluations."""
-    from antipode.evaluation.protocol import PROTOCOLS  # noqa: PLC0415
-
-    return {name: one.about for name, one in PROTOCOLS.items()}
-
-
-def analyses() -> dict[str, str]:
-    """Analyses."""
-    from antipode.analysis.catalog import ANALYSES  # noqa: PLC0415
-
-    return {name: one.about for name, one in ANALYSES.items()}
+def _recipes() -> dict[str, str]:
+    """Return the listed recipes, each with its method and data set."""
+    contents = {name: by_name(name) or {} for name in recipe_names()}
+    return {
+        name: f"{content.get('method.name')} on {content.get('data.name')}"
+        for name, content in contents.items()
+    }
 
 
-def items() -> dict[str, str]:
-    """Tables and figures of the papers."""
-    from antipode.reproduction.catalog import ITEMS  # noqa: PLC0415
-
-    return {name: item.question for name, item in ITEMS.items()}
-
-
-def backbones() -> dict[str, str]:
-    """Networks by name."""
-    from antipode.nets.backbone import RESNETS  # noqa: PLC0415
-
+def _backbones() -> dict[str, str]:
+    """Return the networks, each with its size."""
     rows = {
         name: f"{sum(shape.layers)} blocks, width {shape.width}" for name, shape in RESNETS.items()
     }
-    return rows | {"timm:NAME": "any model of timm (extra `timm`)"}
+    return rows | {"timm:NAME": "any model of timm (needs the extra `timm`)"}
 
 
-KINDS: dict[str, Callable[[], dict[str, str]]] = {
-    "methods": methods,
-    "recipes": recipes,
-    "datasets": datasets,
-    "protocols": protocols,
-    "analyses": analyses,
-    "items": items,
-    "backbones": backbones,
+KINDS: Mapping[str, Callable[[], dict[str, str]]] = {
+    "methods": _methods,
+    "recipes": _recipes,
+    "datasets": summaries,
+    "protocols": lambda: {name: protocol.about for name, protocol in protocols().items()},
+    "analyses": lambda: {name: analysis.about for name, analysis in analyses().items()},
+    "items": lambda: {name: item.question for name, item in items().items()},
+    "backbones": _backbones,
 }
 
 
-def listing(what: str) -> dict[str, str]:
-    """Names and lines of one kind."""
+def list_names(what: str) -> dict[str, str]:
+    """Return the names of one kind (a key of `KINDS`), each with a description of one line."""
     if what not in KINDS:
-        near = difflib.get_close_matches(what, KINDS, 1, 0.7)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"there is no list of {what!r}{hint}: choose from {', '.join(KINDS)}")
+        raise unknown("list of", what, KINDS, 0.7)
     return KINDS[what]()
 
 
 def list_recipes() -> list[str]:
-    """Names of recipes."""
-    return list(recipes())
+    """Return the names of the listed recipes, which `pretrain` takes."""
+    return recipe_names()
 
 
 def list_datasets() -> list[str]:
-    """Names of data sets."""
-    return list(datasets())
+    """Return the names of the data sets, and the prefixes for your own data such as `folder:`."""
+    return list(summaries())
 
 
 def list_protocols() -> list[str]:
-    """Names of evaluations."""
+    """Return the names of the evaluation protocols."""
     return list(protocols())

@@ -1,4 +1,4 @@
-"""Optimisers by name, with rates that can change inside a captured CUDA graph, and the measure of gradients."""
+"""Optimisers by name, learning rates that work in a captured CUDA graph, and gradient clipping."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,21 +11,37 @@ from torch.optim import SGD, AdamW, Optimizer
 
 Name = Literal["sgd", "adamw", "lars"]
 Variant = Literal["inside", "after", "larc", "larc_clip"]
-KERNEL = ("foreach", "fused", "capturable")  # how a group is computed, not what
+KERNEL = ("foreach", "fused", "capturable")  # options that select a kernel, not hyper-parameters
 
 
 class Lars(Optimizer):
-    """SGD whose every tensor moves in proportion to its own length (You et al. 2017, arXiv 1708.03888).
+    """LARS: SGD in which each tensor's step is proportional to its norm.
 
-    The variants differ in where the rate meets the momentum and in what the gradient is measured with:
-      inside     v <- m v + lr r u, w <- w - v    with u = g + wd w and r = trust |w|/|u|: SimCLR's lars_optimizer.py
-      after      v <- m v + r u, w <- w - lr v    the same r: BYOL's optimizers.py (4822a45); equal while lr is constant
-      larc       as after, with r = trust |w|/(|g| + wd |w|): apex LARC without clip, SimSiam's linear evaluation
-      larc_clip  as larc, with r = min(r/lr, 1): the length of the step never exceeds that of SGD
-    Nesterov's step is r u + m v in place of v (times lr where v has it). r is 1 where |w| or |u| is 0. A group with
-    trust=None is plain SGD: what SimCLR, BYOL and MSBReg give biases and norm scales. Squares are summed in the
-    tensors' own precision: in float32 a length below 1e-22 counts as 0 and one above 1e19 as endless, so that r is 0.
-    Scaling by the largest magnitude first would take two more passes, and three times as long in all on a CPU.
+    See You et al. 2017, arXiv 1708.03888. With weights w, gradient g, momentum buffer v, momentum m
+    and weight decay wd, let u = g + wd w. The variants differ in where the learning rate is applied
+    and in how the local ratio r is computed:
+
+      inside     v <- m v + lr r u, w <- w - v, with r = trust |w|/|u|
+                 (SimCLR, lars_optimizer.py)
+      after      v <- m v + r u, w <- w - lr v, with the same r
+                 (BYOL, optimizers.py at 4822a45; equals `inside` while lr is constant)
+      larc       like `after`, with r = trust |w|/(|g| + wd |w|)
+                 (apex LARC without clipping, SimSiam's linear evaluation)
+      larc_clip  like `larc`, with r = min(r/lr, 1), so a step is never longer than that of SGD
+
+    With `nesterov`, the step is r u + m v instead of v. In `inside`, where v contains lr, r u is
+    multiplied by lr as well.
+
+    r is 1 if |w| is 0. If |w| is above 0 and the gradient norm is 0, r is 1 in `inside` and `after`
+    and 0 in the larc variants.
+
+    A parameter group with trust=None uses plain SGD. SimCLR, BYOL and MSBReg do this for biases and
+    norm scales.
+
+    Norms are computed in the precision of the tensors. In float32, a norm below 1e-22 counts as 0.
+    A norm of u above 1e19 counts as infinite, so that r is 0. Scaling by the largest magnitude
+    first would avoid this, but needs two more passes and takes three times as long in total on a
+    CPU.
     """
 
     def __init__(
@@ -44,76 +60,88 @@ class Lars(Optimizer):
             "momentum": momentum,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
+            "trust": trust,
+            "variant": variant,
         }
-        settings |= {"trust": trust, "variant": variant}
         _check_group(**settings)
         super().__init__(params, settings)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take in a group and start its momentum at 0."""
-        given = {name: param_group.get(name, value) for name, value in self.defaults.items()}
-        _check_group(
-            **given | {"nesterov": param_group.get("nesterov", False)}
-        )  # a group may go without momentum
+        """Add a parameter group with a momentum buffer of zeros."""
+        settings = {name: param_group.get(name, value) for name, value in self.defaults.items()}
+        # The check ignores a default of nesterov=True, because a group may have no momentum.
+        settings["nesterov"] = param_group.get("nesterov", False)
+        _check_group(**settings)
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
             self.state[p]["momentum_buffer"] = torch.zeros_like(p)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Move every parameter that has a gradient; gradients stay as they are."""
+        """Update every parameter that has a gradient; the gradients are not modified."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            live = [p for p in group["params"] if p.grad is not None]
-            if live:
-                _move(live, [self.state[p]["momentum_buffer"] for p in live], group)
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                buffers = [self.state[p]["momentum_buffer"] for p in parameters]
+                _update(parameters, buffers, group)
         return loss
 
 
-def _move(weights: list[Tensor], buffers: list[Tensor], group: dict[str, Any]) -> None:
-    lr, momentum, inside = group["lr"], group["momentum"], group["variant"] == "inside"
-    push = _adapted(weights, group)
+def _update(weights: list[Tensor], buffers: list[Tensor], group: dict[str, Any]) -> None:
+    """Update the momentum buffers and the weights of a group in place."""
+    lr = group["lr"]
+    momentum = group["momentum"]
+    inside = group["variant"] == "inside"
+    step = _scaled_gradients(weights, group)
     if inside:
-        torch._foreach_mul_(push, lr)
+        torch._foreach_mul_(step, lr)
     torch._foreach_mul_(buffers, momentum)
-    torch._foreach_add_(buffers, push)
+    torch._foreach_add_(buffers, step)
     if group["nesterov"]:
-        torch._foreach_add_(push, buffers, alpha=momentum)
+        torch._foreach_add_(step, buffers, alpha=momentum)
     else:
-        push = buffers
-    # a product, not add's alpha: a rate on the device would be read back for it
-    torch._foreach_sub_(weights, push if inside else list(torch._foreach_mul(push, lr)))
+        step = buffers
+    # A product instead of the `alpha` of _foreach_sub_: `alpha` would copy a learning rate that is
+    # a tensor on the device back to the host.
+    torch._foreach_sub_(weights, step if inside else list(torch._foreach_mul(step, lr)))
 
 
-def _adapted(weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-    """r u of each tensor, in new memory."""
+def _scaled_gradients(weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+    """Return r u of each tensor in new memory."""
     grads = [w.grad for w in weights if w.grad is not None]
-    push = list(torch._foreach_add(grads, weights, alpha=group["weight_decay"]))
+    decayed = list(torch._foreach_add(grads, weights, alpha=group["weight_decay"]))
     if group["trust"] is None:
-        return push
+        return decayed
     larc = group["variant"] in ("larc", "larc_clip")
-    length = torch.stack(torch._foreach_norm(weights))
-    slope = torch.stack(torch._foreach_norm(grads if larc else push))
-    ratio = _larc(length, slope, group) if larc else _lars(length, slope, group["trust"])
-    torch._foreach_mul_(push, list(ratio.unbind()))
-    return push
+    weight_norm = torch.stack(torch._foreach_norm(weights))
+    grad_norm = torch.stack(torch._foreach_norm(grads if larc else decayed))
+    if larc:
+        ratio = _larc_ratio(weight_norm, grad_norm, group)
+    else:
+        ratio = _lars_ratio(weight_norm, grad_norm, group["trust"])
+    torch._foreach_mul_(decayed, list(ratio.unbind()))
+    return decayed
 
 
-def _lars(length: Tensor, slope: Tensor, trust: float) -> Tensor:
-    return torch.where((length > 0) & (slope > 0), trust * length / slope, 1.0)
+def _lars_ratio(weight_norm: Tensor, grad_norm: Tensor, trust: float) -> Tensor:
+    return torch.where((weight_norm > 0) & (grad_norm > 0), trust * weight_norm / grad_norm, 1.0)
 
 
-def _larc(length: Tensor, slope: Tensor, group: dict[str, Any]) -> Tensor:
-    """As in apex, a tensor of zeros takes a plain step and one without gradient none, not even its decay."""
-    ratio = (
-        group["trust"] * length / (slope + group["weight_decay"] * length + 1e-8)
-    )  # apex LARC's eps
+def _larc_ratio(weight_norm: Tensor, grad_norm: Tensor, group: dict[str, Any]) -> Tensor:
+    """Return the ratio r of the larc variants.
+
+    As in apex, the ratio is 1 for weights of zeros, and 0 for a gradient of zeros. In the latter
+    case the weights do not decay either.
+    """
+    # 1e-8 is the eps of apex LARC
+    ratio = group["trust"] * weight_norm / (grad_norm + group["weight_decay"] * weight_norm + 1e-8)
     if group["variant"] == "larc_clip":
         ratio = (ratio / group["lr"]).clamp(max=1)
-    return torch.where(length > 0, ratio * (slope > 0), 1.0)
+    return torch.where(weight_norm > 0, ratio * (grad_norm > 0), 1.0)
 
 
 def make(
@@ -129,37 +157,44 @@ def make(
     variant: Variant = "after",
     capturable: bool = False,
 ) -> Optimizer:
-    """An optimiser by name; AdamW's first beta is the momentum, its second .999.
+    """Create an optimiser by name.
 
-    `exclude` keeps biases and norm scales (one dimension or none) free of weight decay and of LARS's adaptation.
-    `capturable` holds the rate in a float32 tensor beside the parameters, so that `set_rate` reaches into a captured
-    CUDA graph. Parameters must be on their device already, and a checkpoint loaded before the capture: loading puts
-    new tensors in place of the momentum. A checkpoint of any device loads on any other.
+    For AdamW, the first beta is `momentum` and the second is .999.
+
+    `exclude` exempts biases and norm scales (parameters with at most one dimension) from weight
+    decay and from the adaptation of LARS.
+
+    `capturable` stores the learning rate in a float32 tensor on the device of the parameters, so
+    that `set_rate` also changes it in a captured CUDA graph. The parameters must already be on
+    their device. Load a checkpoint before the capture, because loading replaces the momentum
+    tensors. A checkpoint from any device can be loaded on any other device.
     """
     _check(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
     _check_name(name, nesterov, trust, variant)
     parameters = list(parameters)
     if not parameters:
         raise ValueError("an optimiser needs at least one parameter, got none")
-    device, groups = parameters[0].device, _groups(parameters, exclude, name)
+    device = parameters[0].device
+    groups = _groups(parameters, exclude, name)
     rate = torch.tensor(lr, dtype=torch.float32, device=device) if capturable else lr
     common: dict[str, Any] = {"lr": rate, "weight_decay": weight_decay}
     if name == "lars":
-        return _rooted(
-            Lars(
-                groups, momentum=momentum, nesterov=nesterov, trust=trust, variant=variant, **common
-            )
-        )
-    # the only SGD that reads its rate on the device: foreach's asks the host for it, which ends a capture
+        common |= {"momentum": momentum, "nesterov": nesterov, "trust": trust, "variant": variant}
+        return _prepared(Lars(groups, **common))
+    # Only the fused SGD reads the learning rate on the device. The foreach implementation copies it
+    # to the host, which makes a capture fail.
     common["fused"] = capturable or None
     if name == "sgd":
-        return _rooted(SGD(groups, momentum=momentum, nesterov=nesterov, **common))
-    common["capturable"] = capturable and device.type == "cuda"  # torch refuses it elsewhere
-    return _rooted(AdamW(groups, betas=(momentum, 0.999), **common))
+        return _prepared(SGD(groups, momentum=momentum, nesterov=nesterov, **common))
+    common["capturable"] = capturable and device.type == "cuda"  # torch requires a CUDA device
+    return _prepared(AdamW(groups, betas=(momentum, 0.999), **common))
 
 
 def set_rate(optimiser: Optimizer, lr: float) -> None:
-    """Give all groups a learning rate: in place where it is a tensor, so that a captured graph sees it."""
+    """Set the learning rate of all parameter groups.
+
+    A learning rate that is a tensor is changed in place, so that a captured CUDA graph uses it.
+    """
     _check_rate(lr)
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
@@ -169,89 +204,104 @@ def set_rate(optimiser: Optimizer, lr: float) -> None:
 
 
 def clip(parameters: Iterable[Tensor], norm: float | None) -> Tensor:
-    """The norm () of all gradients together, which are then scaled down to `norm`; None only measures.
+    """Clip the total gradient norm to `norm` in place and return the norm () before clipping.
 
-    Nothing waits for the device. Clipping by a norm that is not finite, as float32 has it, leaves nothing but NaN.
+    If `norm` is None, the gradients do not change. If the total norm in float32 is not finite,
+    clipping sets all gradients to NaN. Does not synchronise with the device.
     """
     if norm is not None and not norm > 0:
-        raise ValueError(f"gradients are clipped to a norm above 0, got {norm}")
+        raise ValueError(f"the norm to clip gradients to must be above 0, got {norm}")
     parameters = list(parameters)
     grads = [p.grad for p in parameters if p.grad is not None]
     if not grads:
         return torch.zeros((), device=parameters[0].device if parameters else None)
     total = nn.utils.get_total_norm(grads)
     if norm is not None:
-        # by an endless norm the scale would be 0 and finite gradients pass for good ones
-        nn.utils.clip_grads_with_norm_(
-            parameters, norm, torch.where(total.isfinite(), total, torch.nan)
-        )
+        # An infinite norm would scale the finite gradients to 0, which would hide the problem.
+        divisor = torch.where(total.isfinite(), total, torch.nan)
+        nn.utils.clip_grads_with_norm_(parameters, norm, divisor)
     return total
 
 
 def _groups(parameters: list[Tensor], exclude: bool, name: Name) -> list[dict[str, Any]]:
-    small = [p for p in parameters if exclude and p.ndim <= 1]
-    large = [p for p in parameters if not (exclude and p.ndim <= 1)]
-    plain: dict[str, Any] = (
-        {"weight_decay": 0.0, "trust": None} if name == "lars" else {"weight_decay": 0.0}
-    )
-    groups = [{"params": large}, {"params": small, **plain}]
+    """Split the parameters into regular and excluded ones and return the groups with parameters."""
+    excluded = [p for p in parameters if exclude and p.ndim <= 1]
+    regular = [p for p in parameters if not (exclude and p.ndim <= 1)]
+    plain: dict[str, Any] = {"weight_decay": 0.0}
+    if name == "lars":
+        plain["trust"] = None
+    groups = [{"params": regular}, {"params": excluded, **plain}]
     return [group for group in groups if group["params"]]
 
 
-def _rooted(optimiser: Optimizer) -> Optimizer:
-    """The optimiser with its state in place and its own ways of computing kept when a checkpoint is loaded."""
+def _prepared(optimiser: Optimizer) -> Optimizer:
+    """Initialise the state of an optimiser and register hooks for loading checkpoints.
+
+    The hooks keep the kernel options and the form of the learning rate of this optimiser.
+    """
     for group in optimiser.param_groups:
         for p in group["params"]:
             if not optimiser.state[p]:
-                optimiser.state[p].update(_start(p, group))
+                optimiser.state[p].update(_initial_state(p, group))
     optimiser.register_load_state_dict_pre_hook(_keep_kernels)
     rates = [group["lr"] for group in optimiser.param_groups]
     optimiser.register_load_state_dict_post_hook(partial(_keep_rates, rates=rates))
     return optimiser
 
 
-def _start(p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-    """The zeros that torch would make at the first step: made inside a capture, every replay would zero them again."""
+def _initial_state(p: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the zeros that torch would create in the first step.
+
+    If they were created inside a capture, every replay would reset them to zero.
+    """
     if "betas" in group:
-        device = (
-            p.device if group["fused"] or group["capturable"] else "cpu"
-        )  # where AdamW itself keeps its count
+        # the device on which AdamW itself would keep its step count
+        device = p.device if group["fused"] or group["capturable"] else "cpu"
         step = torch.zeros((), dtype=torch.float32, device=device)
         return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
     return {"momentum_buffer": torch.zeros_like(p)} if group["momentum"] else {}
 
 
 def _keep_kernels(optimiser: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint from a GPU says fused and capturable, which a CPU could not be, and the other way round."""
-    theirs, ours = state["param_groups"], optimiser.param_groups
-    if len(theirs) != len(ours):
+    """Replace the kernel options in a checkpoint by those of the optimiser.
+
+    A checkpoint from a GPU contains fused and capturable options that do not work on a CPU, and
+    vice versa.
+    """
+    saved = state["param_groups"]
+    groups = optimiser.param_groups
+    if len(saved) != len(groups):
         raise ValueError(
-            f"the checkpoint has {len(theirs)} groups of parameters, the optimiser {len(ours)}"
+            f"the checkpoint has {len(saved)} parameter groups but the optimiser has {len(groups)}"
         )
-    kept = [{key: group[key] for key in KERNEL if key in group} for group in ours]
-    return state | {"param_groups": [saved | own for saved, own in zip(theirs, kept, strict=True)]}
+    options = [{key: group[key] for key in KERNEL if key in group} for group in groups]
+    merged = [group | kernel for group, kernel in zip(saved, options, strict=True)]
+    return state | {"param_groups": merged}
 
 
 def _keep_rates(optimiser: Optimizer, rates: list[float | Tensor]) -> None:
-    """A loaded rate takes the optimiser's own form: from a tensor on the CPU, a capture would bake in its value."""
-    for group, own in zip(optimiser.param_groups, rates, strict=True):
+    """Convert loaded learning rates to the form that the optimiser used before: tensor or float.
+
+    With a tensor on the CPU, a capture would record its value as a constant.
+    """
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
         value = float(group["lr"])
-        group["lr"] = own.fill_(value) if isinstance(own, Tensor) else value
+        group["lr"] = rate.fill_(value) if isinstance(rate, Tensor) else value
 
 
 def _check(*, lr: float, momentum: float, weight_decay: float, nesterov: bool) -> None:
     _check_rate(lr)
     if not 0 <= momentum < 1:
-        raise ValueError(f"the momentum of an optimiser lies in [0,1), got {momentum}")
+        raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
     if not 0 <= weight_decay < math.inf:
-        raise ValueError(f"weight decay must not be negative, got {weight_decay}")
+        raise ValueError(f"weight decay must be finite and at least 0, got {weight_decay}")
     if nesterov and not momentum:
-        raise ValueError("nesterov looks ahead along the momentum, which is 0")
+        raise ValueError("nesterov needs a momentum above 0, got 0")
 
 
 def _check_rate(lr: float) -> None:
     if not 0 <= lr < math.inf:
-        raise ValueError(f"a learning rate is a finite number of 0 or more, got {lr}")
+        raise ValueError(f"the learning rate must be finite and at least 0, got {lr}")
 
 
 def _check_group(*, lr: Any, trust: float | None, variant: str, **settings: Any) -> None:
@@ -261,17 +311,17 @@ def _check_group(*, lr: Any, trust: float | None, variant: str, **settings: Any)
 
 def _check_trust(trust: float | None, variant: str) -> None:
     if trust is not None and not 0 < trust < math.inf:
-        raise ValueError(f"the trust of lars must be above 0, got {trust}")
+        raise ValueError(f"the trust of lars must be finite and above 0, got {trust}")
     if variant not in get_args(Variant):
         raise ValueError(
-            f"the variant of lars is one of {', '.join(get_args(Variant))}, not {variant!r}"
+            f"the variant of lars must be one of {', '.join(get_args(Variant))}, not {variant!r}"
         )
 
 
 def _check_name(name: str, nesterov: bool, trust: float, variant: str) -> None:
     if name not in get_args(Name):
-        raise ValueError(f"an optimiser is one of {', '.join(get_args(Name))}, not {name!r}")
+        raise ValueError(f"the optimiser must be one of {', '.join(get_args(Name))}, not {name!r}")
     if name != "lars" and (trust, variant) != (0.001, "after"):
-        raise ValueError(f"trust and variant belong to lars, but the optimiser is {name}")
+        raise ValueError(f"only lars has trust and variant, but the optimiser is {name}")
     if name == "adamw" and nesterov:
-        raise ValueError("adamw has no nesterov momentum")
+        raise ValueError("adamw does not support nesterov momentum")

@@ -1,6 +1,7 @@
-"""Learning rates in time and in size: a factor on the base rate for every step, and the base rate for every batch.
+"""Learning rate schedules, and the scaling of the learning rate with the batch size.
 
-Steps and epochs come in as whole numbers: a float progress such as 120/200 may round below the epoch it stands for.
+A schedule is a factor on the base learning rate at every step. Schedules take steps and epochs as
+integers, because a float progress such as 120/200 may be rounded to a value before epoch 120.
 """
 
 import math
@@ -15,57 +16,77 @@ Rule = Literal["fixed", "linear", "sqrt", "views"]
 
 
 def constant(progress: float) -> float:
-    """Always the base rate: SimSiam's predictor, AdCo's bank."""
+    """Return 1: the base learning rate at all times (SimSiam's predictor, AdCo's bank)."""
     return 1.0
 
 
 def cosine(progress: float, floor: float = 0.0) -> float:
-    """Half a cosine from 1 to the floor, itself a share of the base rate: .0006/.03 for AdCo, else 0."""
+    """Return the factor of a cosine schedule, which falls from 1 to `floor`.
+
+    `floor` is a share of the base learning rate: .0006/.03 for AdCo, 0 for the other methods.
+    """
     return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def steps(epoch: int, at: Sequence[int], factors: float | Sequence[float] = 0.1) -> float:
-    """One number multiplies at each of the epochs (MoCo v1: .1 at 120, 160); several are the factor from each epoch on
-    (Inv. Spread: .1, .05, .01 from 120, 160, 200). Epochs count from 0.
+    """Return the factor of a step schedule in an epoch, counted from 0.
+
+    If `factors` is one number, the learning rate is multiplied by it at each epoch in `at` (MoCo
+    v1: .1 at epochs 120 and 160). If there are several, each is the factor from the corresponding
+    epoch onwards (Inv. Spread: .1, .05 and .01 from epochs 120, 160 and 200).
     """
-    passed = sum(epoch >= mark for mark in at)
+    passed = sum(epoch >= milestone for milestone in at)
     if isinstance(factors, Sequence):
         return factors[passed - 1] if passed else 1.0
     return math.prod([factors] * passed)
 
 
 def ramp(progress: float, start: float = 0.0) -> float:
-    """The line of a warm-up, from `start` to 1, and 1 ever after."""
+    """Return the factor of a linear warm-up from `start` to 1; it stays 1 for progress above 1."""
     return start + (1 - start) * min(progress, 1.0)
 
 
 def scaled(base: float, rule: Rule, batch: int, views: int = 1) -> float:
-    """The rate of a global batch of images: linear in it per 256 (Goyal et al. 2017), with its square root (SimCLR,
-    whose .075 sqrt(B) and .3 B/256 meet at 4096), linear and times the views (MSBReg), or fixed.
+    """Return the learning rate for a global batch size B, scaled from `base`.
+
+    The rules are:
+      fixed   base
+      linear  base B/256 (Goyal et al. 2017)
+      sqrt    base sqrt(B) (SimCLR; its .075 sqrt(B) and .3 B/256 are equal at B = 4096)
+      views   base B/256 times the number of views (MSBReg)
     """
     if batch < 1 or views < 1:
         raise ValueError(
-            f"a rate is scaled by at least one image and one view, got {batch} and {views}"
+            "scaling a learning rate needs at least one image and one view, "
+            f"got {batch} images and {views} views"
         )
-    growth = {
+    scale = {
         "fixed": 1.0,
         "linear": batch / 256,
         "sqrt": math.sqrt(batch),
         "views": batch / 256 * views,
     }
-    _known("the rule of a learning rate", rule, Rule)
-    return base * growth[rule]
+    _check_choice("the scaling rule of the learning rate", rule, Rule)
+    return base * scale[rule]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The factor on the base rate at every step of a run of `epochs`.
+    """The factor on the base learning rate at every step of a run of `epochs` epochs.
 
-    A warm-up is a line over its first `warmup` epochs in one of two forms. "before": from `start` to 1, then the
-    schedule over the rest; SimCLR, BYOL and MSBReg start at 0 over 10 epochs, CLD at .01 over 5. "times": the schedule
-    runs over all epochs and is multiplied by the line; SiMo starts at .001 over 10. The epochs `at` which a step
-    schedule falls are those of the run in both. Counted per "epoch", the rate stands still within an epoch (MoCo, AdCo,
-    JCL, SimSiam); per "step" it moves at every one.
+    `warmup` is the number of epochs of a linear warm-up from `start` to 1. It has two forms:
+      before  the schedule runs over the epochs after the warm-up
+              (SimCLR, BYOL and MSBReg start at 0 over 10 epochs, CLD at .01 over 5)
+      times   the schedule runs over all epochs and is multiplied by the warm-up
+              (SiMo starts at .001 over 10 epochs)
+
+    `floor` is the final value of a cosine schedule.
+
+    `at` lists the epochs at which a step schedule changes the factor. They count from the start of
+    the run in both forms. `factors` is described in `steps`.
+
+    `per` is how often the learning rate changes: "epoch" keeps it constant within an epoch (MoCo,
+    AdCo, JCL, SimSiam), "step" changes it at every step.
     """
 
     name: Name = "constant"
@@ -79,31 +100,39 @@ class Schedule:
     per: Per = "step"
 
     def __post_init__(self) -> None:
-        for name in ("at", "factors"):  # lists come from JSON
+        for name in ("at", "factors"):  # JSON gives lists
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
-        _known("a schedule", self.name, Name)
-        _known("the form of a warm-up", self.form, Form)
-        _known("the pace of a schedule", self.per, Per)
+        _check_choice("the schedule", self.name, Name)
+        _check_choice("the form of the warm-up", self.form, Form)
+        _check_choice("`per` of a schedule", self.per, Per)
         if self.epochs < 1:
             raise ValueError(f"a schedule needs at least one epoch, got {self.epochs}")
         self._check_warmup()
-        self._check_fall()
+        self._check_decay()
 
     def factor(self, step: int, per_epoch: int) -> float:
-        """The factor at a step, counted from 0, of a run with `per_epoch` steps in an epoch."""
+        """Return the factor at a step of a run with `per_epoch` steps per epoch.
+
+        Steps are counted from 0.
+        """
         total = self.epochs * per_epoch
         if per_epoch < 1 or not 0 <= step <= total:
-            raise ValueError(f"step {step} lies outside {self.epochs} epochs of {per_epoch} steps")
+            raise ValueError(
+                f"step {step} is outside a run of {self.epochs} epochs with {per_epoch} steps each"
+            )
         if self.per == "epoch":
             step -= step % per_epoch
-        warm = self.warmup * per_epoch
-        line = ramp(step / warm, self.start) if warm else 1.0
+        warmup_steps = self.warmup * per_epoch
+        warmup = ramp(step / warmup_steps, self.start) if warmup_steps else 1.0
         if self.form == "times":
-            return line * self._plain(step, step / total, per_epoch)
-        return line if step < warm else self._plain(step, (step - warm) / (total - warm), per_epoch)
+            return warmup * self._without_warmup(step, step / total, per_epoch)
+        if step < warmup_steps:
+            return warmup
+        progress = (step - warmup_steps) / (total - warmup_steps)
+        return self._without_warmup(step, progress, per_epoch)
 
-    def _plain(self, step: int, progress: float, per_epoch: int) -> float:
+    def _without_warmup(self, step: int, progress: float, per_epoch: int) -> float:
         if self.name == "steps":
             return steps(step // per_epoch, self.at, self.factors)
         return cosine(progress, self.floor) if self.name == "cosine" else constant(progress)
@@ -111,45 +140,56 @@ class Schedule:
     def _check_warmup(self) -> None:
         if not 0 <= self.warmup < self.epochs:
             raise ValueError(
-                f"a warm-up of {self.warmup} epochs does not fit into a run of {self.epochs}"
+                f"a warm-up of {self.warmup} epochs does not fit into a run of {self.epochs} epochs"
             )
         if not 0 <= self.start <= 1:
-            raise ValueError(f"a warm-up starts at a share of the rate in [0,1], got {self.start}")
+            raise ValueError(
+                f"the start of a warm-up is a share of the learning rate in [0,1], got {self.start}"
+            )
         if self.warmup and not self.start and self.per == "epoch":
             raise ValueError(
-                "a warm-up from 0 per epoch would leave the first epoch at rate 0: count it per step"
+                "a warm-up from 0 with per='epoch' gives the first epoch a learning rate of 0; "
+                "use per='step' or a start above 0"
             )
 
-    def _check_fall(self) -> None:
+    def _check_decay(self) -> None:
         if not 0 <= self.floor <= 1:
             raise ValueError(
-                f"the floor of a schedule is a share of the rate in [0,1], got {self.floor}"
+                "the floor of a schedule is a share of the learning rate in [0,1], "
+                f"got {self.floor}"
             )
         if self.floor and self.name != "cosine":
             raise ValueError(
-                f"a floor of {self.floor} belongs to a cosine schedule, but this one is {self.name}"
+                f"only a cosine schedule has a floor, but the schedule is {self.name} "
+                f"and the floor {self.floor}"
             )
-        if bool(self.at) != (self.name == "steps"):
+        if self.name == "steps" and not self.at:
+            raise ValueError("a steps schedule needs at least one epoch in `at`, got none")
+        if self.name != "steps" and self.at:
             raise ValueError(
-                f"a steps schedule, and no other, needs epochs to fall at; {self.name} got {self.at}"
+                f"only a steps schedule has epochs in `at`, but the schedule is {self.name} "
+                f"and `at` is {self.at}"
             )
         if list(self.at) != sorted({epoch for epoch in self.at if epoch >= 0}):
             raise ValueError(
-                f"the epochs of a steps schedule must rise from 0 or later, got {self.at}"
+                f"the epochs of a steps schedule must be ascending and at least 0, got {self.at}"
             )
-        if isinstance(self.factors, tuple) and len(self.factors) != len(self.at):
+        self._check_factors()
+
+    def _check_factors(self) -> None:
+        factors = self.factors if isinstance(self.factors, tuple) else (self.factors,)
+        if isinstance(self.factors, tuple) and len(factors) != len(self.at):
             raise ValueError(
-                f"{len(self.at)} epochs to fall at need as many factors or one, got {len(self.factors)}"
+                f"a steps schedule with {len(self.at)} epochs needs {len(self.at)} factors or one "
+                f"number, got {len(factors)} factors"
             )
-        if not all(
-            factor >= 0
-            for factor in (self.factors if isinstance(self.factors, tuple) else (self.factors,))
-        ):
+        if not all(factor >= 0 for factor in factors):
             raise ValueError(
-                f"the factors of a steps schedule must not be negative, got {self.factors}"
+                f"the factors of a steps schedule must be at least 0, got {self.factors}"
             )
 
 
-def _known(what: str, value: str, names: object) -> None:
-    if value not in get_args(names):
-        raise ValueError(f"{what} is one of {', '.join(get_args(names))}, not {value!r}")
+def _check_choice(what: str, value: str, choices: object) -> None:
+    """Raise ValueError if the value is not one of the choices of a Literal."""
+    if value not in get_args(choices):
+        raise ValueError(f"{what} must be one of {', '.join(get_args(choices))}, not {value!r}")

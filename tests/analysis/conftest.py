@@ -21,8 +21,8 @@ def overrides(method, **more):
     return small | QUICK | LOGGED | more
 
 
-def has_checkpoint(method, home, **more):
-    """A run folder as it is before the first step: for what does not depend on training."""
+def begun(method, home, **more):
+    """Write a run folder as it is before the first step, for tests that need no training."""
     torch.manual_seed(0)
     images = len(load("digits").pretrain)
     recipe = resolve(
@@ -37,8 +37,8 @@ def has_checkpoint(method, home, **more):
 
 
 @pytest.fixture(scope="session")
-def has_trained(tmp_path_factory):
-    """Two runs of two epochs on digits, with a checkpoint of each epoch."""
+def trained(tmp_path_factory):
+    """Return a folder with two runs of two epochs on digits, with a checkpoint per epoch."""
     home = tmp_path_factory.mktemp("analysed")
     for method, more in {"mocov2": {"method.queue": 300}, "adco": {"method.bank": 300}}.items():
         choices = overrides(method, **more) | {"method.dim": 16}

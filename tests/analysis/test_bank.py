@@ -1,4 +1,4 @@
-"""Hardness, coverage and drift of stored negatives, against loops and against extremes."""
+"""Tests of hardness, coverage and drift of stored negatives, against loops and extreme cases."""
 
 import math
 
@@ -14,7 +14,7 @@ TAU = 0.2
 @pytest.mark.parametrize("masked", [False, True])
 def test_hardness_is_the_naive_one(masked, monkeypatch):
     q, k = pairs(12, 6)
-    vectors = torch.cat(pairs(75, 6, seed=3))  # 150: the hardest hundredth are two
+    vectors = torch.cat(pairs(75, 6, seed=3))  # 150 vectors: the hardest hundredth are two
     own = torch.arange(12) * 7 if masked else None
     whole = bank.hardness(q, k, vectors, TAU, own)
     monkeypatch.setattr(bank, "CELLS", 400)
@@ -50,7 +50,7 @@ def test_negatives_near_the_queries_are_harder_than_random_ones():
     q, k = pairs(64, 16)
     near, far = bank.hardness(q, k, k.roll(1, 0), TAU), bank.hardness(q, k, -q, TAU)
     assert near.mean.mean() > far.mean.mean() and near.hardest.mean() > far.hardest.mean()
-    tracking = bank.hardness(q, k, q, TAU)  # a bank that has caught up with the queries
+    tracking = bank.hardness(q, k, q, TAU)  # a bank that equals the queries
     assert tracking.mass.mean() > near.mass.mean() and torch.allclose(
         tracking.hardest, torch.ones(64).double()
     )
@@ -71,7 +71,7 @@ def test_coverage_falls_with_the_threshold_and_is_whole_for_its_own_vectors():
     bank._coverage(result, "other", bank.closest(x, pairs(20, 6, seed=9)[0]), y)
     own, other = (result["curves"][f"coverage, {name}"]["y"] for name in ("own", "other"))
     assert other == sorted(other, reverse=True) and other[0] > other[-1]
-    assert own[:-1] == [1.0] * (len(own) - 1)  # at a cosine of one rounding decides
+    assert own[:-1] == [1.0] * (len(own) - 1)  # at a cosine of 1 the result depends on rounding
     assert result["values"]["covered at 0.9, own"] == 1 > result["values"]["covered at 0.9, other"]
 
 
@@ -94,7 +94,7 @@ WRONG = {
         lambda: bank.hardness(
             torch.ones(2, 3), torch.ones(2, 3), torch.ones(1, 3), 1, torch.zeros(2).long()
         ),
-        "own image, .* K = 1",
+        "own image, got K = 1",
     ),
     "another bank": (
         lambda: bank.drift(torch.ones(2, 3), torch.ones(3, 3)),

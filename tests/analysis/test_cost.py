@@ -1,4 +1,4 @@
-"""Counting and timing: what is counted is what is there."""
+"""Tests of counting parameters, operations and bytes, and of timing."""
 
 import time
 
@@ -8,6 +8,7 @@ from torch import nn
 
 from antipode.analysis import cost
 from antipode.core.scores import unit
+from antipode.papers.jcl.analyses import closed_form, vanilla
 from antipode.training.build import build
 from tests.reference import jcl as reference
 from tests.toys import Tiny
@@ -36,8 +37,8 @@ def test_operations_of_a_convolution_are_two_for_each_product():
 def test_both_forms_are_the_references():
     query, keys, negatives = vectors(4)
     found = (
-        cost.closed_form(query, keys, negatives, 0.2, 4.0),
-        cost.vanilla(query, keys, negatives, 0.2),
+        closed_form(query, keys, negatives, 0.2, 4.0),
+        vanilla(query, keys, negatives, 0.2),
     )
     naive = (
         reference.loss(query, keys, negatives, 0.2, 4.0),
@@ -49,18 +50,18 @@ def test_both_forms_are_the_references():
 
 def test_with_one_key_both_forms_are_one():
     query, keys, negatives = vectors(1)
-    one = cost.closed_form(query, keys, negatives, 0.2, 4.0)
-    assert one.item() == pytest.approx(cost.vanilla(query, keys, negatives, 0.2).item(), abs=1e-12)
+    one = closed_form(query, keys, negatives, 0.2, 4.0)
+    assert one.item() == pytest.approx(vanilla(query, keys, negatives, 0.2).item(), abs=1e-12)
 
 
 def test_memory_of_the_vanilla_loss_grows_with_its_keys_and_that_of_the_closed_form_hardly():
-    """One matrix of scores (N,K) must be kept for each product with the negatives."""
+    """Each product with the negatives keeps one matrix of scores (N,K)."""
     kept = {}
     for m in (1, 3, 9):
         some = vectors(m, n=8, k=500, d=4)
         kept[m] = [
-            cost.kept_bytes(lambda some=some: cost.closed_form(*some, 0.2, 4.0), *some),
-            cost.kept_bytes(lambda some=some: cost.vanilla(*some, 0.2), *some),
+            cost.kept_bytes(lambda some=some: closed_form(*some, 0.2, 4.0), *some),
+            cost.kept_bytes(lambda some=some: vanilla(*some, 0.2), *some),
         ]
     matrix = 8 * 500 * 8  # bytes
     assert kept[9][0] - kept[1][0] < 0.2 * matrix
@@ -80,15 +81,15 @@ def test_seconds_is_the_median_without_the_first():
 
 
 def test_steps_of_training_are_timed_and_a_run_that_is_too_short_is_refused():
-    recipe, splits = small_recipe("dcl"), small_splits()  # ten steps of 16 images
-    found = cost.steps(build(recipe, splits, Tiny()), 4)
+    recipe, splits = small_recipe("dcl"), small_splits()  # ten steps with batches of 16
+    found = cost.measure_steps(build(recipe, splits, Tiny()), 4)
     assert found.images_per_second > 0 and found.peak is None
     with pytest.raises(ValueError, match=r"only 10 steps, .* 20 are needed"):
-        cost.steps(build(recipe, splits, Tiny()), 10)
+        cost.measure_steps(build(recipe, splits, Tiny()), 10)
 
 
 def test_device_hours_are_the_table_s_unit():
-    """53 hours on 8 GPUs for 200 epochs of ImageNet are the 2.12 of AdCo's table 5."""
+    """53 hours on 8 GPUs for 200 epochs of ImageNet give the 2.12 of AdCo's table 5."""
     images = 1_281_167
     speed = images * 200 / (53 * 3600)
     assert cost._pace(speed, images, 8)["device-hours per epoch"] == pytest.approx(2.12)

@@ -1,15 +1,16 @@
-"""Spread of views, uniformity and spectra, against loops and against what must hold of any vectors."""
+"""Tests of the similarity and variance of views, of histograms and of curves."""
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from antipode.analysis import geometry
+from antipode.analysis.embeddings import ViewEmbeddings
 from antipode.analysis.result import curve, histogram
 from antipode.files import finite
-from antipode.functional import uniformity
-from tests.analysis.vectors import pairs, rotation
 
 
 def views(v=5, n=4, d=7):
@@ -39,45 +40,64 @@ def test_equal_views_are_alike_and_have_no_variance():
     assert torch.allclose(geometry.variance(x), torch.zeros(4).double(), atol=1e-15)
 
 
-def test_uniformity_in_pieces_is_uniformity(monkeypatch):
-    x, _ = pairs(101)
-    whole = float(uniformity(x))
-    assert geometry.uniformity(x) == pytest.approx(whole, abs=1e-6)
-    monkeypatch.setattr(geometry, "ROWS", 1000)  # nine rows at a time, and a remainder
-    assert geometry.uniformity(x) == pytest.approx(whole, abs=1e-6)
-    z, total = x / x.norm(dim=1, keepdim=True), 0.0
-    for i in range(101):
-        for j in range(i):
-            total += math.exp(-2 * float(((z[i] - z[j]) ** 2).sum()))
-    assert geometry.uniformity(x) == pytest.approx(math.log(total / (101 * 50)), abs=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(30, 8), (8, 30), (8, 8)])
-def test_the_spectrum_is_that_of_the_unit_vectors(shape):
-    x = torch.randn(shape, dtype=torch.float64)
-    expected = torch.linalg.svdvals(x / x.norm(dim=1, keepdim=True))
-    assert torch.allclose(geometry.spectrum(x), expected, atol=1e-7)
-    assert torch.allclose(geometry.spectrum(3 * x @ rotation(shape[1])), expected, atol=1e-7)
-
-
-def test_the_effective_rank_counts_equal_directions():
-    for rank in (1, 3, 8):
-        x = torch.eye(8, dtype=torch.float64)[:rank].repeat(5, 1)
-        assert geometry.effective_rank(geometry.spectrum(x)) == pytest.approx(rank, abs=1e-5)
-    uneven = torch.tensor([4.0, 2.0, 1.0, 1.0])
-    entropy = sum(-p * math.log(p) for p in (0.5, 0.25, 0.125, 0.125))
-    assert geometry.effective_rank(uneven) == pytest.approx(math.exp(entropy))
-
-
-def test_vectors_of_zeros_have_collapsed_to_rank_one():
-    assert geometry.effective_rank(geometry.spectrum(torch.zeros(5, 3))) == 1
-    assert geometry.effective_rank(geometry.spectrum(torch.ones(5, 3))) == pytest.approx(
-        1, abs=1e-5
+def subject(views, predictor=None):
+    """Return the parts of a run that the figures read, with these embeddings of its images."""
+    ids = torch.arange(views.head.shape[1])
+    return SimpleNamespace(
+        splits=SimpleNamespace(pretrain=ids),
+        recipe=SimpleNamespace(views=SimpleNamespace(policy="none")),
+        learner=SimpleNamespace(predictor=predictor),
+        count=lambda source, caps: len(source),
+        draw=lambda n: ids[:n],
+        pairs=lambda: (ids, views),
+        embed_views=lambda part, count, salt, keys: ViewEmbeddings(*(x[:, part] for x in views)),
+        settings=lambda **settings: settings,
     )
 
 
-def test_uniformity_of_vectors_far_apart_is_their_distance():
-    assert geometry.uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), t=30) == pytest.approx(-120)
+def test_the_histograms_of_similarity_and_variance_are_mirror_images():
+    """variance = (1 - similarity) / D, and the ranges are [0, 1] and [0, 1/D]."""
+    noise = torch.linspace(0.1, 2, 60, dtype=torch.float64)[:, None]
+    parts = {}
+    for name, d in (("backbone", 12), ("head", 5)):
+        parts[name] = torch.randn(60, d, dtype=torch.float64) + noise * views(8, 60, d)
+    embeddings = ViewEmbeddings(**parts, query=parts["head"], keys=parts["head"])
+    histograms = geometry.similarity_variance(subject(embeddings))["histograms"]
+    for name, d in (("backbone", 12), ("head", 5)):
+        alike, spread = (histograms[f"{what}, {name}"] for what in ("similarity", "variance"))
+        assert alike["edges"] == pytest.approx([place / 100 for place in range(101)])
+        assert spread["edges"] == pytest.approx([place / 100 / d for place in range(101)])
+        assert spread["counts"] == alike["counts"][::-1] and sum(spread["counts"]) == 60
+        assert sum(count > 0 for count in spread["counts"]) > 20  # they are spread over the range
+
+
+def test_the_uniformity_of_pairs_is_the_mean_over_the_first_and_the_second_views():
+    """Uniformity is -4 for orthogonal vectors and 0 for equal ones.
+
+    Of four vectors, two are opposite to the other two: a third of the pairs has the squared
+    distance 0, and two thirds have the squared distance 4.
+    """
+    orthogonal = 3 * torch.eye(4, dtype=torch.float64)
+    equal = torch.full((4, 4), 0.2, dtype=torch.float64)
+    opposite = equal * torch.tensor([1.0, 1.0, -1.0, -1.0])[:, None]
+    views = ViewEmbeddings(
+        backbone=torch.stack([orthogonal, equal]),
+        head=torch.stack([equal, orthogonal]),
+        query=torch.stack([opposite, orthogonal]),
+        keys=torch.stack([equal, equal]),
+    )
+    two_and_two = math.log(1 / 3 + 2 / 3 * math.exp(-8))
+    expected = {
+        "alignment, backbone": 1,  # the cosine of the two views is 1/2
+        "uniformity, backbone": -2,
+        "alignment, head": 1,
+        "uniformity, head": -2,
+    }
+    assert geometry.alignment_uniformity(subject(views))["values"] == pytest.approx(expected)
+    expected["alignment, prediction"] = 2  # the cosine is 1/2 for two images and -1/2 for two
+    expected["uniformity, prediction"] = (two_and_two - 4) / 2
+    with_predictor = subject(views, predictor=torch.nn.Identity())
+    assert geometry.alignment_uniformity(with_predictor)["values"] == pytest.approx(expected)
 
 
 def test_a_histogram_counts_every_value_once():
@@ -87,8 +107,6 @@ def test_a_histogram_counts_every_value_once():
 
 
 def test_a_histogram_is_numpy_s():
-    import numpy as np
-
     values = torch.rand(1000, dtype=torch.float64) * 2 - 1
     counts, edges = np.histogram(values.numpy(), bins=100, range=(-1, 1))
     found = histogram(values, -1, 1, "x")
@@ -106,12 +124,6 @@ WRONG = {
     "empty histogram": (lambda: histogram(torch.empty(0), 0, 1, "x"), "0 values"),
     "range upside down": (lambda: histogram(torch.ones(3), 1, 0, "x"), r"\[1, 0\]"),
     "curve of two lengths": (lambda: curve([1, 2], [1.0], "x", "y"), "1 and 2"),
-    "uniformity of one": (
-        lambda: geometry.uniformity(torch.ones(1, 4)),
-        r"two vectors .* \(1, 4\)",
-    ),
-    "spectrum of none": (lambda: geometry.spectrum(torch.ones(0, 4)), r"\(0, 4\)"),
-    "spectrum of views": (lambda: geometry.spectrum(torch.ones(2, 3, 4)), r"\(2, 3, 4\)"),
 }
 
 

@@ -1,4 +1,8 @@
-"""Analyses of runs: every one works on every method or says which methods have it; the same seed, the same numbers."""
+"""Tests of analyses of runs.
+
+Every analysis works on every method, or names the methods that it works on. The same seed gives the
+same numbers.
+"""
 
 import json
 import math
@@ -9,27 +13,29 @@ import torch
 
 import antipode
 from antipode import rng
-from antipode.analysis import bank, contrast, cost, geometry
-from antipode.analysis.catalog import ANALYSES
-from antipode.analysis.embeddings import WITH_MEMORY, WITH_TAU, named
-from antipode.api import _analysed
+from antipode.analysis import bank, contrast, cost, formulas, geometry
+from antipode.analysis.catalog import analyses
+from antipode.analysis.run import _embeddings, _labels
 from antipode.data.sources.source import BrokenImages, Decoded, Memory
 from antipode.data.sources.splits import Splits
-from antipode.papers import PRESETS
+from antipode.papers import methods
+from antipode.papers.jcl import analyses as jcl_analyses
 from tests.analysis.conftest import begun
 
 CPU = torch.device("cpu")
-TIMED = ("cost", "jcl-complexity")  # not the same again
+TIMED = ("cost", "jcl-complexity")  # their numbers vary from call to call
 CONTRAST = ("mi-bound", "gradient-norm", "npc")
+WITH_TAU = "simclr mocov1 mocov2 npid invspread adco eqco simo dcl dclw jcl custom".split()
+WITH_STORED = "mocov1 mocov2 npid adco jcl eqco".split()
 KEYS = {"settings", "values", "curves", "histograms", "notes"}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Few views, keys and repeats: their numbers change nothing here."""
+    """Use few views, keys and repeats, to save time."""
     monkeypatch.setattr(geometry, "VIEWS", 4)
-    monkeypatch.setattr(cost, "KEYS", [1, 5])
-    monkeypatch.setattr(cost, "REPEATS", 1)
+    monkeypatch.setattr(jcl_analyses, "KEYS", [1, 5])
+    monkeypatch.setattr(jcl_analyses, "REPEATS", 1)
 
 
 def analyse(*runs, what=None, **options):
@@ -37,9 +43,7 @@ def analyse(*runs, what=None, **options):
 
 
 def subject(path, images=40):
-    found = _analysed(path, {}, None, CPU)
-    found.images = images
-    return found
+    return _embeddings(antipode.Run(path), path.name, {}, None, CPU, 0, images)
 
 
 def numbers(value):
@@ -51,7 +55,7 @@ def numbers(value):
 
 
 def check(result):
-    """The form that a report relies on."""
+    """Assert that a result has the form that the report needs."""
     assert set(result) <= KEYS and {"settings", "values"} <= set(result)
     assert {"data", "epoch", "seed"} <= set(result["settings"])
     for name, line in result.get("curves", {}).items():
@@ -71,13 +75,13 @@ def check(result):
     assert all(math.isfinite(number) for number in numbers(result))
 
 
-@pytest.mark.parametrize("method", PRESETS)
+@pytest.mark.parametrize("method", methods())
 def test_every_analysis_fits_a_method_or_says_which_have_it(method, tmp_path):
     home = begun(method, tmp_path / method)
-    found = analyse(home, images=24)[method]
-    assert list(found) == list(ANALYSES)
-    skipped = {name: result["skipped"] for name, result in found.items() if "skipped" in result}
-    has_tau, keeps = method in (*WITH_TAU, "custom"), method in (*WITH_MEMORY, "eqco")
+    results = analyse(home, images=24)[method]
+    assert list(results) == list(analyses())
+    skipped = {name: result["skipped"] for name, result in results.items() if "skipped" in result}
+    has_tau, keeps = method in WITH_TAU, method in WITH_STORED
     expected = (
         {"cka", "neighbours"}
         | (set() if has_tau else set(CONTRAST))
@@ -85,8 +89,9 @@ def test_every_analysis_fits_a_method_or_says_which_have_it(method, tmp_path):
     )
     assert set(skipped) == expected
     assert all(method in sentence and "\n" not in sentence for sentence in skipped.values())
+    assert all("mocov2" in skipped[name] for name in skipped if name in (*CONTRAST, "bank"))
     written = json.loads((home / "analysis.json").read_text())
-    assert written == {name: result for name, result in found.items() if name not in skipped}
+    assert written == {name: result for name, result in results.items() if name not in skipped}
     for result in written.values():
         check(result)
     for name in skipped:
@@ -111,7 +116,7 @@ def test_all_of_it_end_to_end(trained, tmp_path):
     found = analyse(tmp_path / "mocov2", tmp_path / "adco", images=200)
     assert list(found) == ["mocov2", "adco"]
     for method, results in found.items():
-        assert list(results) == list(ANALYSES)
+        assert list(results) == list(analyses())
         for result in results.values():
             check(result)
         assert json.loads((tmp_path / method / "analysis.json").read_text()) == results
@@ -129,12 +134,12 @@ def test_what_was_there_stays_and_what_is_made_again_is_replaced(trained, tmp_pa
     run = tmp_path / "run"
     shutil.copytree(trained / "mocov2", run)
     (run / "analysis.json").write_text('{"spectrum": 1, "mine": 2}')
-    found = analyse(run, what=["spectrum"])["run"]["spectrum"]
-    assert json.loads((run / "analysis.json").read_text()) == {"spectrum": found, "mine": 2}
+    results = analyse(run, what=["spectrum"])["run"]["spectrum"]
+    assert json.loads((run / "analysis.json").read_text()) == {"spectrum": results, "mine": 2}
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(trained):
-    names = [name for name, one in ANALYSES.items() if name not in TIMED and not one.several]
+    names = [name for name, one in analyses().items() if name not in TIMED and not one.several]
     first, again, other = (
         analyse(trained / "adco", what=names, seed=seed)["adco"] for seed in (0, 0, 1)
     )
@@ -150,9 +155,9 @@ def test_labels_play_no_part(trained):
         "digits", *(_blind(part) for part in (one.splits.pretrain, one.splits.train)), None, 8
     )
     named_, blind = (
-        [*found.pairs()[1], *found.still(one.splits.pretrain)] for found in (one, bare)
+        [*found.pairs()[1], *found.eval_features(one.splits.pretrain)] for found in (one, bare)
     )
-    blind[4:] = bare.still(bare.splits.pretrain)
+    blind[4:] = bare.eval_features(bare.splits.pretrain)
     assert all(torch.equal(a, b) for a, b in zip(named_, blind, strict=True))
 
 
@@ -161,36 +166,36 @@ def _blind(source):
 
 
 def test_views_of_an_image_stand_in_its_place_and_differ(trained):
-    found = subject(trained / "mocov2")
+    embeddings = subject(trained / "mocov2")
     ids = torch.tensor([5, 9, 700, 1, 3])
-    seen = found.see(ids, 3)
+    seen = embeddings.embed_views(ids, 3)
     assert seen.head.shape == (3, 5, 16) and seen.keys.shape == seen.query.shape == (3, 5, 16)
     assert not any(
         torch.equal(seen.backbone[a], seen.backbone[b]) for a, b in ((0, 1), (0, 2), (1, 2))
     )
-    alone = found.see(ids, 3, keys=False)
+    alone = embeddings.embed_views(ids, 3, keys=False)
     assert torch.equal(alone.head, seen.head) and alone.keys.shape == (3, 5, 0)
-    assert not torch.equal(found.see(ids, 3, salt=1).head, seen.head)
+    assert not torch.equal(embeddings.embed_views(ids, 3, salt=1).head, seen.head)
 
 
 def test_without_chance_every_view_is_the_image_itself_in_its_place(trained, monkeypatch):
-    """More images than a batch, a remainder, and three passes over the data in three orders."""
+    """The images fill several batches and a part of one, in three epochs with three orders."""
     monkeypatch.setattr("antipode.analysis.embeddings.BATCH", 8)
     found = subject(trained / "mocov2")
     found.views = found.eval_view
     ids = torch.arange(100, 119).flip(0)
-    seen = found.see(ids, 3)
+    seen = found.embed_views(ids, 3)
     with torch.no_grad():
         expected = found.learner.backbone(found.eval_view(found.splits.pretrain.images[ids])[0])
     assert all(torch.allclose(view, expected, atol=1e-5) for view in seen.backbone)
 
 
 def test_images_that_are_decoded_on_demand_are_seen_too_and_a_broken_one_leaves_no_hole(trained):
-    found = subject(trained / "mocov2")
-    found.recipe = found.recipe.model_copy(
-        update={"data": found.recipe.data.model_copy(update={"workers": 0})}
+    embeddings = subject(trained / "mocov2")
+    embeddings.run.recipe = embeddings.recipe.model_copy(
+        update={"data": embeddings.recipe.data.model_copy(update={"workers": 0})}
     )
-    found.views, images = found.eval_view, found.splits.pretrain.images
+    embeddings.views, images = embeddings.eval_view, embeddings.splits.pretrain.images
 
     def read(index):
         if index == 3:
@@ -198,35 +203,35 @@ def test_images_that_are_decoded_on_demand_are_seen_too_and_a_broken_one_leaves_
         return images[index]
 
     source = Decoded(read, [str(index) for index in range(30)], channels=1, size=8)
-    found.splits = Splits("files", source, source, None, 8)
+    embeddings.splits = Splits("files", source, source, None, 8)
     with pytest.warns(BrokenImages, match="3 is broken"):
-        seen = found.see(torch.arange(8), 2, keys=False)
+        seen = embeddings.embed_views(torch.arange(8), 2, keys=False)
     with torch.no_grad():
-        expected = found.learner.backbone(found.eval_view(images[:8])[0])
-    expected[3] = expected[4]  # the next takes its place
+        expected = embeddings.learner.backbone(embeddings.eval_view(images[:8])[0])
+    expected[3] = expected[4]  # the next image takes its place
     assert all(torch.allclose(view, expected, atol=1e-4) for view in seen.backbone)
 
 
 def test_queries_come_from_the_network_and_keys_from_the_twin(trained):
-    found = subject(trained / "mocov2")
-    _, seen = found.pairs()
+    embeddings = subject(trained / "mocov2")
+    _, seen = embeddings.pairs()
     unit = seen.head / seen.head.norm(dim=-1, keepdim=True)
     assert torch.allclose(seen.query, unit, atol=1e-6) and not torch.allclose(
         seen.keys, unit, atol=1e-3
     )
     with torch.no_grad():
-        found.learner.twin.net.load_state_dict(found.learner.online.state_dict())
-    found.kept.clear()
-    _, seen = found.pairs()
+        embeddings.learner.twin.net.load_state_dict(embeddings.learner.online.state_dict())
+    embeddings.cache.clear()
+    _, seen = embeddings.pairs()
     assert torch.allclose(seen.keys, seen.query, atol=1e-6)
 
 
 def test_every_kept_checkpoint_is_seen_and_the_last_is_the_run_itself(trained):
-    found = subject(trained / "adco")
-    moments = found.history(8)
-    assert [moment.epoch for moment in moments] == [1, 2] and moments[-1] is found
+    embeddings = subject(trained / "adco")
+    moments = embeddings.history(8)
+    assert [moment.epoch for moment in moments] == [1, 2] and moments[-1] is embeddings
     assert not torch.equal(*(next(moment.learner.parameters()) for moment in moments))
-    assert [moment.epoch for moment in found.history(1)] == [2]
+    assert [moment.epoch for moment in embeddings.history(1)] == [2]
 
 
 def test_a_damaged_checkpoint_is_left_out_with_a_warning(trained, tmp_path):
@@ -238,16 +243,16 @@ def test_a_damaged_checkpoint_is_left_out_with_a_warning(trained, tmp_path):
 
 
 def test_the_figures_of_eqco_have_a_curve_for_each_checkpoint_and_the_log_s_bound(trained):
-    found = analyse(trained / "mocov2", what=["mi-bound", "gradient-norm"], images=70)["mocov2"]
-    curves = found["gradient-norm"]["curves"]
+    results = analyse(trained / "mocov2", what=["mi-bound", "gradient-norm"], images=70)["mocov2"]
+    curves = results["gradient-norm"]["curves"]
     assert len(curves) == 12 and curves["mean with EqCo"]["x"] == [4, 16, 64]
     assert curves["mean with EqCo"]["y"] != curves["mean with EqCo, epoch 1"]["y"]
-    settings = found["gradient-norm"]["settings"]
+    settings = results["gradient-norm"]["settings"]
     assert (settings["alpha"], settings["alpha_from"]) == (300, "the run's queue")
     assert (
         curves["mean with EqCo"]["y"][-1] > curves["mean without EqCo"]["y"][-1]
     )  # 64 are fewer than 300
-    logged = found["mi-bound"]["curves"]["over training"]
+    logged = results["mi-bound"]["curves"]["over training"]
     assert logged["x"] == [1, 2]
     rows = [row for row in antipode.Run(trained / "mocov2").metrics() if row["epoch"] == 1]
     assert logged["y"][1] == pytest.approx(sum(row["mi_bound"] for row in rows) / len(rows))
@@ -255,10 +260,13 @@ def test_the_figures_of_eqco_have_a_curve_for_each_checkpoint_and_the_log_s_boun
 
 def test_without_a_queue_eqco_aims_at_the_largest_number_drawn(tmp_path):
     home = begun("simclr", tmp_path / "run")
-    found = analyse(home, what=["gradient-norm"], images=70)["run"]["gradient-norm"]
-    curves = found["curves"]
+    results = analyse(home, what=["gradient-norm"], images=70)["run"]["gradient-norm"]
+    curves = results["curves"]
     assert curves["mean with EqCo"]["y"][-1] == curves["mean without EqCo"]["y"][-1]
-    assert (found["settings"]["alpha"], found["settings"]["alpha_from"]) == (64, "the largest K")
+    assert (results["settings"]["alpha"], results["settings"]["alpha_from"]) == (
+        64,
+        "the largest K",
+    )
 
 
 def test_eqco_s_own_alpha_is_used(tmp_path):
@@ -268,12 +276,12 @@ def test_eqco_s_own_alpha_is_used(tmp_path):
 
 
 def test_predictions_are_measured_where_there_is_a_predictor(trained, tmp_path):
-    found = analyse(begun("msbreg", tmp_path / "run"), what=["alignment-uniformity"])["run"][
+    results = analyse(begun("msbreg", tmp_path / "run"), what=["alignment-uniformity"])["run"][
         "alignment-uniformity"
     ]
     _, seen = subject(tmp_path / "run").pairs()
     naive = [float(((x - y) ** 2).sum(-1).mean()) for x, y in [seen.query]]
-    assert found["values"]["alignment, prediction"] == pytest.approx(naive[0], rel=1e-4)
+    assert results["values"]["alignment, prediction"] == pytest.approx(naive[0], rel=1e-4)
     plain = analyse(trained / "mocov2", what=["alignment-uniformity"])["mocov2"][
         "alignment-uniformity"
     ]
@@ -281,42 +289,40 @@ def test_predictions_are_measured_where_there_is_a_predictor(trained, tmp_path):
 
 
 def test_a_bank_s_drift_is_measured_between_checkpoints(trained):
-    found = analyse(trained / "adco", what=["bank"])["adco"]["bank"]
+    results = analyse(trained / "adco", what=["bank"])["adco"]["bank"]
     before, after = (moment.stored.vectors for moment in subject(trained / "adco").history(8))
     turned = 1 - float((before * after).sum(1).mean())
-    assert found["values"]["drift since the checkpoint before"] == pytest.approx(turned, abs=1e-6)
-    assert found["curves"]["drift"]["x"] == [2]
-    assert min(found["curves"]["length over training"]["y"]) > 0
-    assert {*found["curves"]["length over training"]["x"]} == {1, 2}
+    assert results["values"]["drift since the checkpoint before"] == pytest.approx(turned, abs=1e-6)
+    assert results["curves"]["drift"]["x"] == [2]
+    assert min(results["curves"]["length over training"]["y"]) > 0
+    assert {*results["curves"]["length over training"]["x"]} == {1, 2}
     queue = analyse(trained / "mocov2", what=["bank"])["mocov2"]["bank"]
     assert "drift" not in queue["curves"] and "refilled" in queue["notes"][0]
 
 
 def test_steps_are_measured_on_the_device_at_hand(trained):
-    found = subject(trained / "mocov2")
+    embeddings = subject(trained / "mocov2")
     values, notes = {}, []
-    cost._now_here(found, values, notes)  # six steps are too few for ten
+    cost._measure_here(embeddings, values, notes)  # the run has six steps, and ten are needed
     assert not values and "only 6 steps" in notes[0]
-    longer = found.recipe.train.model_copy(update={"epochs": 4})
-    found.recipe = found.recipe.model_copy(update={"train": longer})
-    cost._now_here(found, values, notes)
+    longer = embeddings.recipe.train.model_copy(update={"epochs": 4})
+    embeddings.run.recipe = embeddings.recipe.model_copy(update={"train": longer})
+    cost._measure_here(embeddings, values, notes)
     assert list(values) == ["images per second here"] and "not compiled" in notes[1]
 
 
 def test_fresh_keys_are_of_other_images_than_the_queries(trained):
-    found = subject(trained / "mocov2", images=30)
-    fresh, (_, seen) = bank._fresh(found, 30, 1000), found.pairs()
+    embeddings = subject(trained / "mocov2", images=30)
+    fresh, (_, seen) = bank._fresh(embeddings, 30, 1000), embeddings.pairs()
     assert len(fresh) == 30
-    assert (
-        fresh @ seen.keys[0].T
-    ).max() < 1  # an own key would be 1 away from itself by rounding only
+    assert (fresh @ seen.keys[0].T).max() < 1  # the cosine of a key with itself would be 1
 
 
 def test_npid_s_own_entry_is_no_negative(tmp_path):
-    found = subject(begun("npid", tmp_path / "run"))
-    memory, (ids, seen) = found.stored.vectors, found.pairs()
-    memory[ids] = seen.query[0]  # as training makes it: an image's entry is near its embedding
-    masked = bank.bank(found)["values"]["hardest cosine, memory"]
+    embeddings = subject(begun("npid", tmp_path / "run"))
+    memory, (ids, seen) = embeddings.stored.vectors, embeddings.pairs()
+    memory[ids] = seen.query[0]  # as in training, an image's entry is near its embedding
+    masked = bank.bank(embeddings)["values"]["hardest cosine, memory"]
     assert (
         masked
         < float(bank.hardness(seen.query[0], seen.keys[0], memory, 0.1).hardest.mean()) - 1e-3
@@ -324,15 +330,15 @@ def test_npid_s_own_entry_is_no_negative(tmp_path):
 
 
 def test_npid_s_fresh_keys_are_new_and_not_its_memory(tmp_path):
-    found = subject(begun("npid", tmp_path / "run"), images=30)
-    others = found.draw(60)[30:]
-    new = found.see(others, 1, salt=-1).query[0]
-    assert torch.equal(bank._fresh(found, 30, 30), new)
-    assert not torch.allclose(new, found.stored.vectors[others], atol=1e-3)
+    embeddings = subject(begun("npid", tmp_path / "run"), images=30)
+    others = embeddings.draw(60)[30:]
+    new = embeddings.embed_views(others, 1, salt=-1).query[0]
+    assert torch.equal(bank._fresh(embeddings, 30, 30), new)
+    assert not torch.allclose(new, embeddings.stored.vectors[others], atol=1e-3)
 
 
 def test_a_line_of_the_log_stands_for_the_steps_since_the_one_before():
-    """Of 22 steps in an epoch 0, 10, 20 and the last are logged, and of the next one 30, 40 and the last."""
+    """Epochs have 22 steps. Steps 0, 10, 20, 30, 40 and the last step of each epoch are logged."""
     logged = [
         (0, 0, 5.0),
         (10, 0, 1.0),
@@ -343,32 +349,34 @@ def test_a_line_of_the_log_stands_for_the_steps_since_the_one_before():
         (43, 1, 4.0),
     ]
     rows = [{"step": step, "epoch": epoch, "contrast": value} for step, epoch, value in logged]
-    rows.insert(2, {"step": 12, "epoch": 0, "knn": 50.0})  # says nothing of it
+    rows.insert(2, {"step": 12, "epoch": 0, "knn": 50.0})  # has no such metric
     first, second = (5 + 10 * 1 + 10 * 2 + 3) / 22, (9 * 1 + 10 * 2 + 3 * 4) / 22
     assert contrast.per_epoch(rows, "contrast") == pytest.approx({1: first, 2: second})
     assert contrast.per_epoch([rows[1], rows[0]], "contrast") == pytest.approx(
         {1: 16 / 12}
-    )  # a damaged log goes back
+    )  # the steps of a damaged log can decrease
 
 
 def test_a_multi_crop_run_is_seen_in_large_views(tmp_path):
     more = {"method.crops": 2, "views.policy": "dclw-multicrop", "views.crops": 2, "views.size": 8}
-    found = subject(begun("dclw", tmp_path / "run", **more))
-    assert len(set(found.views.sizes)) == 2
-    assert found.see(torch.arange(6), 5).head.shape == (5, 6, 6)
+    embeddings = subject(begun("dclw", tmp_path / "run", **more))
+    assert len(set(embeddings.views.sizes)) == 2
+    assert embeddings.embed_views(torch.arange(6), 5).head.shape == (5, 6, 6)
     check(analyse(tmp_path / "run", what=["npc"])["run"]["npc"])
 
 
 def test_a_data_set_without_test_images_is_judged_on_its_training_images(trained):
-    found = subject(trained / "mocov2")
-    found.splits = Splits("digits", found.splits.pretrain, found.splits.train, None, 8)
-    result = ANALYSES["spectrum"].run([found])[0]
+    embeddings = subject(trained / "mocov2")
+    embeddings.splits = Splits(
+        "digits", embeddings.splits.pretrain, embeddings.splits.train, None, 8
+    )
+    result = analyses()["spectrum"].run([embeddings])[0]
     assert result["settings"]["split"] == "pretrain" and result["settings"]["images"] == 40
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path):
     paths = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "c"]
-    assert named(paths) == [str(paths[0]), str(paths[1]), "c"]
+    assert _labels([antipode.Run(path) for path in paths]) == [str(paths[0]), str(paths[1]), "c"]
 
 
 def test_one_run_need_not_be_a_list(trained):
@@ -387,12 +395,12 @@ WRONG = {
     "no such analysis": (
         lambda home: analyse(home / "adco", what=["nps"]),
         ValueError,
-        r"'nps' \(did you mean 'npc'",
+        r"no analysis 'nps', did you mean 'npc'",
     ),
     "nothing to do": (
         lambda home: analyse(home / "adco", what=[]),
         ValueError,
-        "nothing to analyse: choose from mi-",
+        "no analysis is given: choose from mi-",
     ),
     "one image": (
         lambda home: analyse(home / "adco", images=1),
@@ -407,7 +415,7 @@ WRONG = {
     "a device": (
         lambda home: analyse(home / "adco", device="tpu"),
         ValueError,
-        "one of auto, cpu, cuda, mps, not 'tpu'",
+        "auto, cpu, cuda, mps, not 'tpu'",
     ),
 }
 
@@ -434,36 +442,36 @@ def test_runs_on_images_of_other_channels_are_not_compared(trained, tmp_path):
 
     ours, theirs = subject(trained / "mocov2"), subject(trained / "adco")
     theirs.splits = Splits("other", Coloured(), Coloured(), None, 8)
-    assert "1 channels" in ANALYSES["cka"].unfit([ours, theirs])
+    assert "1 channels" in analyses()["cka"].unfit([ours, theirs])
 
 
 def test_on_a_gpu_more_images_are_used_unless_told(trained):
-    found = subject(trained / "mocov2", images=None)
+    embeddings = subject(trained / "mocov2", images=None)
     many = list(range(100_000))
-    assert found.count(many, (10, 20)) == 10
-    found.device = torch.device("cuda")
-    assert found.count(many, (10, 20)) == 20
-    found.images = 15
-    assert found.count(many, (10, 20)) == 15
+    assert embeddings.count(many, (10, 20)) == 10
+    embeddings.device = torch.device("cuda")
+    assert embeddings.count(many, (10, 20)) == 20
+    embeddings.images = 15
+    assert embeddings.count(many, (10, 20)) == 15
 
 
 def test_a_run_s_figures_are_those_of_its_embeddings(trained):
     one = subject(trained / "mocov2", images=70)
     _, seen = one.pairs()
-    found = {name: ANALYSES[name].run([one])[0]["curves"] for name in CONTRAST}
-    draw = contrast.drawn(seen.query[0], seen.keys[1], 16, one.tau)
-    assert found["mi-bound"]["with EqCo"]["y"][1] == contrast.information(draw, 16, 300.0)
-    assert found["mi-bound"]["without EqCo"]["y"][1] == contrast.information(draw, 16)
+    found = {name: analyses()[name].run([one])[0]["curves"] for name in CONTRAST}
+    draw = formulas.query_terms(seen.query[0], seen.keys[1], 16, one.tau)
+    assert found["mi-bound"]["with EqCo"]["y"][1] == formulas.information(draw, 16, 300.0)
+    assert found["mi-bound"]["without EqCo"]["y"][1] == formulas.information(draw, 16)
     assert found["gradient-norm"]["mean with EqCo"]["y"][1] == float(
-        contrast.gradient(draw, 16, one.tau, 300.0).mean()
+        formulas.gradient(draw, 16, one.tau, 300.0).mean()
     )
-    batch = contrast.multipliers(*seen.head, 16, one.tau, rng.key(0, "npc", 16)).double()
+    batch = formulas.multipliers(*seen.head, 16, one.tau, rng.key(0, "npc", 16)).double()
     assert found["npc"]["mean"]["y"][2] == float(batch.mean())
 
 
 @pytest.mark.slow
 def test_the_curves_of_a_trained_run_show_what_the_papers_show(tmp_path):
-    """The theorems on real embeddings: bounds rise with K without the margin, q_B rises with the batch."""
+    """On real embeddings, bounds rise with K without the margin, and q_B rises with the batch."""
     home = antipode.pretrain(
         "digits.simclr", epochs=30, device="cpu", out=tmp_path / "run", quiet=True
     )

@@ -1,4 +1,4 @@
-"""Embeddings that analyses are tried on: all over the sphere, or in clusters as trained ones are."""
+"""Embeddings for tests of analyses: spread over the sphere, or in clusters like trained ones."""
 
 import torch
 
@@ -6,7 +6,7 @@ from antipode.core.scores import unit
 
 
 def pairs(n=600, d=16, *, kind="random", noise=0.3, seed=0, dtype=torch.float64):
-    """Two unit views (N,D) of n images."""
+    """Return two unit views (N,D) of n images."""
     chance = torch.Generator().manual_seed(seed)
     centre = torch.randn(n, d, generator=chance, dtype=dtype)
     if kind == "clustered":
@@ -20,6 +20,6 @@ def pairs(n=600, d=16, *, kind="random", noise=0.3, seed=0, dtype=torch.float64)
 
 
 def rotation(d, seed=1):
-    """A random orthogonal matrix (D,D)."""
+    """Return a random orthogonal matrix (D,D)."""
     chance = torch.Generator().manual_seed(seed)
     return torch.linalg.qr(torch.randn(d, d, generator=chance, dtype=torch.float64)).Q

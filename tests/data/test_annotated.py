@@ -1,3 +1,5 @@
+"""Tests of PASCAL VOC and COCO: labels, boxes and masks."""
+
 import json
 
 import numpy as np
@@ -5,24 +7,30 @@ import pytest
 import torch
 from PIL import Image
 
-from antipode.data.sources.annotated import VOC, detection, mask, presence
+from antipode.data.sources.annotated import VOC, Thing, detection, mask, presence
 from antipode.data.sources.catalog import load
 
 
 def photograph(path, size=(20, 16)):
+    """Write a random JPEG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path, format="JPEG")
 
 
 def thing(name, box, difficult):
+    """Return the XML of one object in VOC's format."""
     corners = "".join(
         f"<{k}>{v}</{k}>" for k, v in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
     )
-    return f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox>{corners}</bndbox></object>"
+    return (
+        f"<object><name>{name}</name><difficult>{difficult}</difficult>"
+        f"<bndbox>{corners}</bndbox></object>"
+    )
 
 
 def voc(root, year, sets):
+    """Write a tiny VOC of one year; `sets` has the image names of each split."""
     home = root / "VOCdevkit" / f"VOC{year}"
     for part, keys in sets.items():
         (home / "ImageSets" / "Main").mkdir(parents=True, exist_ok=True)
@@ -59,9 +67,10 @@ def test_voc_boxes_count_from_zero(tmp_path):
 
 
 def coco(root):
+    """Write a tiny COCO with a polygon and a crowd."""
     square = [[2, 3, 8, 3, 8, 9, 2, 9]]
     runs = {"size": [16, 20], "counts": [16 * 4, 16, 16 * 15]}
-    notes = {
+    content = {
         "images": [{"id": 30, "file_name": "30.jpg"}, {"id": 9, "file_name": "9.jpg"}],
         "categories": [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person"}],
         "annotations": [
@@ -83,7 +92,7 @@ def coco(root):
     }
     for part in ("train", "val"):
         (root / "annotations").mkdir(parents=True, exist_ok=True)
-        (root / "annotations" / f"instances_{part}2017.json").write_text(json.dumps(notes))
+        (root / "annotations" / f"instances_{part}2017.json").write_text(json.dumps(content))
         for key in (30, 9):
             photograph(root / f"{part}2017" / f"{key}.jpg")
 
@@ -91,16 +100,13 @@ def coco(root):
 def test_coco_labels_boxes_and_masks(tmp_path):
     coco(tmp_path / "coco")
     splits = load("coco", root=tmp_path)
-    assert splits.classes == ["person", "toothbrush"] and splits.train.labels.tolist() == [
-        [-1, 1],
-        [0, 0],
-    ]
+    assert splits.classes == ["person", "toothbrush"]
+    assert splits.train.labels.tolist() == [[-1, 1], [0, 0]]
     objects = detection("coco", "test", tmp_path)
     assert objects.categories == [1, 90] and objects.ids == [30, 9]
     _, target = objects[0]
-    assert target["boxes"].tolist() == [[2, 3, 8, 9], [4, 0, 5, 16]] and target[
-        "labels"
-    ].tolist() == [2, 1]
+    assert target["boxes"].tolist() == [[2, 3, 8, 9], [4, 0, 5, 16]]
+    assert target["labels"].tolist() == [2, 1]
     square, column = target["masks"]
     assert square[3:9, 2:8].all() and square.sum() <= 49
     assert column.nonzero()[:, 1].unique().tolist() == [4] and column.sum() == 16
@@ -109,8 +115,6 @@ def test_coco_labels_boxes_and_masks(tmp_path):
 
 
 def test_presence_of_a_class_wins_over_its_spared_objects():
-    from antipode.data.sources.annotated import Thing
-
     box = (0, 0, 1, 1)
     rows = presence(
         [[Thing(1, box), Thing(1, box, None, True)], [Thing(1, box, None, True), Thing(1, box)]], 2
@@ -119,10 +123,9 @@ def test_presence_of_a_class_wins_over_its_spared_objects():
 
 
 def test_masks_that_cannot_be_read_and_unknown_sets_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="compressed form"):
+    with pytest.raises(ValueError, match="compressed format"):
         mask({"counts": "abc"}, 4, 4)
-    with pytest.raises(
-        ValueError, match=r"no objects for cifar10 train; there are voc07, voc07.12, coco"
-    ):
+    sentence = r"no object annotations for cifar10 train; choose one of voc07, voc07.12, coco"
+    with pytest.raises(ValueError, match=sentence):
         detection("cifar10", "train", tmp_path)
     assert torch.equal(mask([[0, 0, 1, 1]], 4, 4), torch.zeros(4, 4, dtype=torch.uint8))

@@ -1,4 +1,8 @@
-"""Every operation is torchvision's, or a naive one's, on single images; parameters are distributed as torchvision's."""
+"""Tests of the batched image operations.
+
+Every operation equals torchvision's, or a naive implementation, on single images. Random parameters
+have the same distribution as torchvision's.
+"""
 
 import itertools
 import math
@@ -21,7 +25,7 @@ seeds = st.integers(0, 2**31)
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
-    """Whole grey levels, with ties between channels and pure black and white among them."""
+    """Return random grey levels, including ties between channels and pure black and white."""
     levels = torch.randint(-30, 286, shape, generator=torch.Generator().manual_seed(seed)).clamp(
         0, 255
     )
@@ -38,20 +42,19 @@ def as_bytes(images: Tensor) -> Tensor:
 
 def boxes_within(height: int, width: int, seed: int, n: int) -> Tensor:
     u = uniform(n, 4, seed=seed)
-    h, w = torch.floor(u[:, 0] * height) + 1, torch.floor(u[:, 1] * width) + 1
-    return torch.stack(
-        [torch.floor(u[:, 2] * (height - h + 1)), torch.floor(u[:, 3] * (width - w + 1)), h, w], 1
-    )
+    h = torch.floor(u[:, 0] * height) + 1
+    w = torch.floor(u[:, 1] * width) + 1
+    top = torch.floor(u[:, 2] * (height - h + 1))
+    left = torch.floor(u[:, 3] * (width - w + 1))
+    return torch.stack([top, left, h, w], 1)
 
 
 @modest
 @given(sides, sides, st.integers(1, 40), st.booleans(), seeds)
 def test_crop_is_torchvisions(height, width, size, cubic, seed):
     channels = 1 + seed % 5
-    images, boxes = (
-        noise(4, channels, height, width, seed=seed),
-        boxes_within(height, width, seed, 4),
-    )
+    images = noise(4, channels, height, width, seed=seed)
+    boxes = boxes_within(height, width, seed, 4)
     mirror, upend = torch.tensor([0, 1, 0, 1]).bool(), torch.tensor([0, 0, 1, 1]).bool()
     ours = augment.crop(images, boxes, size, mirror=mirror, upend=upend, cubic=cubic)
     mode = T.InterpolationMode.BICUBIC if cubic else T.InterpolationMode.BILINEAR
@@ -63,7 +66,8 @@ def test_crop_is_torchvisions(height, width, size, cubic, seed):
 
 
 def test_crop_of_the_whole_image_at_its_size_flips_exactly():
-    images, whole = noise(2, 3, 16, 16), torch.tensor([[0.0, 0, 16, 16]]).expand(2, 4)
+    images = noise(2, 3, 16, 16)
+    whole = torch.tensor([[0.0, 0, 16, 16]]).expand(2, 4)
     yes, no = torch.ones(2).bool(), torch.zeros(2).bool()
     assert torch.equal(augment.crop(images, whole, 16, mirror=no, upend=no), images)
     assert torch.equal(augment.crop(images, whole, 16, mirror=yes, upend=no), images.flip(3))
@@ -83,16 +87,13 @@ def test_centre_is_resize_and_center_crop(height, width, size, margin, seed):
 @modest
 @given(sides, sides, st.integers(1, 5), seeds)
 def test_rotate_is_torchvisions(height, width, channels, seed):
-    images, degrees = (
-        noise(3, channels, height, width, seed=seed),
-        360 * uniform(3, seed=seed) - 180,
-    )
+    images = noise(3, channels, height, width, seed=seed)
+    degrees = 360 * uniform(3, seed=seed) - 180
     ours = augment.rotate(images, degrees)
     for i in range(3):
         theirs = TF.rotate(images[i], degrees[i].item(), T.InterpolationMode.BILINEAR)
-        torch.testing.assert_close(
-            ours[i], theirs, atol=1e-3, rtol=0
-        )  # coordinates in float32, each its own way
+        # both compute coordinates in float32, but round differently
+        torch.testing.assert_close(ours[i], theirs, atol=1e-3, rtol=0)
 
 
 @modest
@@ -104,7 +105,8 @@ def test_rotate_is_torchvisions(height, width, channels, seed):
     seeds,
 )
 def test_blur_is_torchvisions(height, width, channels, taps, seed):
-    images, sigma = noise(3, channels, height, width, seed=seed), 0.1 + 1.9 * uniform(3, seed=seed)
+    images = noise(3, channels, height, width, seed=seed)
+    sigma = 0.1 + 1.9 * uniform(3, seed=seed)
     ours = augment.blur(images, sigma, taps)
     for i in range(3):
         theirs = TF.gaussian_blur(images[i], [taps, taps], [sigma[i].item()])
@@ -120,7 +122,7 @@ ADJUST = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adj
 
 
 def in_order(image: Tensor, factors: Tensor, places: Tensor) -> Tensor:
-    """Torchvision's four adjustments, one after the other."""
+    """Apply torchvision's four adjustments in the order given by `places`."""
     for which in places.argsort().tolist():
         image = ADJUST[which](image, factors[which].item())
     return image
@@ -135,7 +137,8 @@ def random_factors(n: int, seed: int) -> Tensor:
 @modest
 @given(sides, sides, seeds)
 def test_each_adjustment_is_torchvisions(which, channels, height, width, seed):
-    images, places = noise(3, channels, height, width, seed=seed), torch.arange(4).expand(3, 4)
+    images = noise(3, channels, height, width, seed=seed)
+    places = torch.arange(4).expand(3, 4)
     factors = torch.tensor(NEUTRAL).repeat(3, 1)
     factors[:, which] = random_factors(3, seed)[:, which]
     ours = augment.jitter(images, factors, places)
@@ -158,10 +161,12 @@ def test_jitter_is_torchvisions_in_each_of_the_24_orders():
 
 def test_jitter_of_many_channels_has_brightness_and_contrast():
     images, factors = noise(4, 5, 9, 7), random_factors(4, 5)
-    factors[:, 2], factors[:, 3] = 1.0, 0.0
+    factors[:, 2] = 1.0
+    factors[:, 3] = 0.0
     ours = augment.jitter(images, factors, torch.arange(4).expand(4, 4))
     bright = (images * factors[:, 0].view(-1, 1, 1, 1)).clamp(0, 1)
-    mean, f = bright.mean((1, 2, 3), keepdim=True), factors[:, 1].view(-1, 1, 1, 1)
+    mean = bright.mean((1, 2, 3), keepdim=True)
+    f = factors[:, 1].view(-1, 1, 1, 1)
     torch.testing.assert_close(ours, (f * bright + (1 - f) * mean).clamp(0, 1), atol=1e-6, rtol=0)
 
 
@@ -176,7 +181,8 @@ def test_neutral_jitter_is_nothing():
 @modest
 @given(sides, sides, seeds)
 def test_chosen_images_are_greyed_solarised_inverted_as_torchvision_does(height, width, seed):
-    images, chosen = noise(3, 3, height, width, seed=seed), torch.tensor([True, False, True])
+    images = noise(3, 3, height, width, seed=seed)
+    chosen = torch.tensor([True, False, True])
     pairs = (
         (augment.greyscale, lambda x: TF.rgb_to_grayscale(x, 3)),
         (augment.solarise, lambda x: TF.solarize(x, 0.5)),
@@ -193,17 +199,17 @@ def test_chosen_images_are_greyed_solarised_inverted_as_torchvision_does(height,
 @modest
 @given(sides, sides, st.integers(1, 5), seeds)
 def test_erase_is_torchvisions(height, width, channels, seed):
-    images, boxes = (
-        noise(3, channels, height, width, seed=seed) + 1,
-        boxes_within(height, width, seed, 3),
-    )
+    images = noise(3, channels, height, width, seed=seed) + 1
+    boxes = boxes_within(height, width, seed, 3)
     ours = augment.erase(images, boxes)
     for i, box in enumerate(boxes.int().tolist()):
         assert torch.equal(ours[i], TF.erase(images[i], *box, torch.zeros(1)))
 
 
 def test_mix_is_the_weighted_sum_in_every_channel():
-    images, weights, chosen = noise(3, 4, 5, 6), uniform(3, 4), torch.tensor([True, False, True])
+    images = noise(3, 4, 5, 6)
+    weights = uniform(3, 4)
+    chosen = torch.tensor([True, False, True])
     ours = augment.mix(images, weights, chosen)
     for i, c in itertools.product(range(3), range(4)):
         expected = (
@@ -220,13 +226,16 @@ def test_standardised_images_have_mean_0_and_deviation_1_and_flat_ones_are_0():
     assert ours[3].abs().max() < 1e-3
 
 
-# Drawn parameters
+# The distribution of random parameters
 
 N = 3000
 
 
 def alike(ours: Tensor, theirs: Tensor) -> None:
-    """The two samples come from one distribution: two-sample Kolmogorov-Smirnov, at one false alarm in 1,000."""
+    """Assert that two samples come from the same distribution.
+
+    Uses the two-sample Kolmogorov-Smirnov test with a false alarm rate of 1 in 1,000.
+    """
     assert stats.ks_2samp(ours.double().numpy(), theirs.double().numpy()).pvalue > 1e-3
 
 
@@ -242,7 +251,8 @@ SHAPES = [
 @pytest.mark.parametrize(("height", "width", "scale"), SHAPES)
 def test_crop_boxes_are_distributed_as_torchvisions(height, width, scale):
     torch.manual_seed(0)
-    image, ratio = torch.empty(3, height, width), (3 / 4, 4 / 3)
+    image = torch.empty(3, height, width)
+    ratio = (3 / 4, 4 / 3)
     theirs = torch.tensor(
         [T.RandomResizedCrop.get_params(image, list(scale), list(ratio)) for _ in range(N)]
     )
@@ -261,9 +271,8 @@ def test_crop_boxes_are_distributed_as_torchvisions(height, width, scale):
 @pytest.mark.parametrize(("height", "width"), [(10, 100), (100, 10), (1, 1), (1, 9), (33, 32)])
 def test_hopeless_crops_fall_back_to_torchvisions_centre(height, width):
     image = torch.empty(3, height, width)
-    theirs = T.RandomResizedCrop.get_params(
-        image, [4.0, 4.0], [3 / 4, 4 / 3]
-    )  # no box has 4 times the area
+    # no box has 4 times the area of the image, so every attempt fails
+    theirs = T.RandomResizedCrop.get_params(image, [4.0, 4.0], [3 / 4, 4 / 3])
     ours = augment.crop_boxes(uniform(5, 22), height, width, (4.0, 4.0), (3 / 4, 4 / 3))
     assert ours.int().tolist() == [list(theirs)] * 5
 
@@ -281,7 +290,8 @@ def test_crop_boxes_lie_inside_and_hold_a_pixel(height, width, least, seed):
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (12, 40)])
 def test_erased_boxes_are_distributed_as_torchvisions(height, width):
     torch.manual_seed(0)
-    image, scale, ratio = torch.empty(3, height, width), (0.02, 0.33), (0.3, 3.3)
+    image = torch.empty(3, height, width)
+    scale, ratio = (0.02, 0.33), (0.3, 3.3)
     theirs = torch.tensor(
         [T.RandomErasing.get_params(image, scale, ratio, [0.0])[:4] for _ in range(N)]
     )

@@ -1,3 +1,5 @@
+"""Tests of folders of images: splits, classes, file names and broken files."""
+
 import os
 import re
 import subprocess
@@ -19,6 +21,7 @@ from antipode.data.views.views import views
 
 
 def photograph(path, size=(40, 30), seed=0, **options):
+    """Write a random image and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path, **options)
@@ -26,6 +29,7 @@ def photograph(path, size=(40, 30), seed=0, **options):
 
 
 def classes(root, names=("cat", "dog"), count=10):
+    """Write `count` images into each class folder and return the root."""
     for number, name in enumerate(names):
         for index in range(count):
             photograph(root / name / f"{index}.png", seed=100 * number + index)
@@ -33,13 +37,15 @@ def classes(root, names=("cat", "dog"), count=10):
 
 
 def opened(path):
+    """Load a folder; any warning is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return load(f"folder:{path}")
 
 
 def test_class_folders_read_as_torchvisions_image_folder(tmp_path):
-    source, expected = tree(classes(tmp_path)), ImageFolder(str(tmp_path))
+    source = tree(classes(tmp_path))
+    expected = ImageFolder(str(tmp_path))
     assert source.classes == expected.classes and source.labels.tolist() == expected.targets
     for index, (image, _) in enumerate(expected):
         assert torch.equal(source.read(index), torch.from_numpy(np.array(image)).permute(2, 0, 1))
@@ -50,9 +56,9 @@ def test_a_tenth_of_each_class_is_held_out_and_stays_so_when_files_come(tmp_path
     assert (len(splits.train), len(splits.test)) == (36, 4)
     assert splits.test.labels.tolist() == [0, 0, 1, 1]
     assert not set(splits.train.names) & set(splits.test.names)
-    held = set(splits.test.names)
+    before = set(splits.test.names)
     photograph(tmp_path / "cat" / "new.png")
-    assert len(held & set(opened(tmp_path).test.names)) >= 3
+    assert len(before & set(opened(tmp_path).test.names)) >= 3
 
 
 def test_train_and_val_folders_are_the_splits(tmp_path):
@@ -67,19 +73,16 @@ def test_test_images_outside_the_class_folders_are_listed(tmp_path):
     classes(tmp_path / "train")
     classes(tmp_path / "val", count=2)
     photograph(tmp_path / "val" / "stray.png")
-    with pytest.warns(
-        BrokenImages, match=r"1 of 5 files of .* \(stray.png lies in no class folder\)"
-    ):
+    sentence = r"1 of 5 files of .* were skipped \(stray.png is not in a class folder\)"
+    with pytest.warns(BrokenImages, match=sentence):
         assert len(load(f"folder:{tmp_path}").test) == 4
 
 
 def test_train_alone_is_a_split_but_among_others_a_class(tmp_path):
     classes(tmp_path / "alone" / "train")
     assert opened(tmp_path / "alone").classes == ["cat", "dog"]
-    assert opened(classes(tmp_path / "vehicles", names=("car", "train"))).classes == [
-        "car",
-        "train",
-    ]
+    vehicles = classes(tmp_path / "vehicles", names=("car", "train"))
+    assert opened(vehicles).classes == ["car", "train"]
 
 
 @pytest.mark.parametrize(
@@ -89,29 +92,28 @@ def test_splits_may_be_written_in_other_ways(first, second, tmp_path):
     classes(tmp_path / first)
     classes(tmp_path / second, count=3)
     splits = opened(tmp_path)
-    assert splits.train.classes == ["cat", "dog"] and (len(splits.train), len(splits.test)) == (
-        20,
-        6,
-    )
+    assert splits.train.classes == ["cat", "dog"]
+    assert (len(splits.train), len(splits.test)) == (20, 6)
 
 
 def test_folders_beside_the_splits_are_said_not_to_be_read(tmp_path):
     for name in ("train", "val", "test", "extra"):
         classes(tmp_path / name, count=2)
-    with pytest.warns(UserWarning, match="has extra, test beside train and val: not read"):
+    sentence = "contains extra, test besides train and val; these folders are not read"
+    with pytest.warns(UserWarning, match=sentence):
         assert len(load(f"folder:{tmp_path}").test) == 4
 
 
 def test_folders_that_look_like_splits_and_are_none_are_said_to_be_classes(tmp_path):
     classes(tmp_path, names=("train", "unlabeled"))
-    with pytest.warns(UserWarning, match="train, unlabeled of .* are taken as classes"):
+    with pytest.warns(UserWarning, match="train, unlabeled of .* are used as classes"):
         assert load(f"folder:{tmp_path}").classes == ["train", "unlabeled"]
 
 
 def test_a_class_only_the_test_folder_has_is_refused(tmp_path):
     classes(tmp_path / "train")
     classes(tmp_path / "test", names=("dog", "eel"))
-    with pytest.raises(ValueError, match="has 1 classes that train has not, the first: eel"):
+    with pytest.raises(ValueError, match="has 1 classes that are not in train, the first: eel"):
         opened(tmp_path)
 
 
@@ -121,17 +123,16 @@ def test_a_flat_tree_of_any_depth_has_no_labels(tmp_path):
     splits = opened(tmp_path)
     assert splits.train.labels is None and splits.test is None and len(splits.pretrain) == 2
     photograph(tmp_path / "2024" / "may" / "c.png")
-    with pytest.warns(
-        UserWarning,
-        match="2 images lie directly in .* beside 1 folders, so all are taken as unlabelled",
-    ):
+    sentence = (
+        "2 images are directly in .*, next to 1 folders, so all images are used as unlabelled"
+    )
+    with pytest.warns(UserWarning, match=sentence):
         assert len(load(f"folder:{tmp_path}").pretrain) == 3
 
 
 def test_one_class_only_is_no_label(tmp_path):
-    with pytest.warns(
-        UserWarning, match="has the one class cat, so its images are taken as unlabelled"
-    ):
+    sentence = "has only one class, cat, so its images are used as unlabelled"
+    with pytest.warns(UserWarning, match=sentence):
         splits = load(f"folder:{classes(tmp_path, names=('cat',))}")
     assert splits.train.labels is None and len(splits.train) == 10
 
@@ -181,7 +182,10 @@ def test_the_same_name_in_two_classes_is_two_images(tmp_path):
 
 
 def broken(root):
-    """A good folder with one of everything that can be wrong; name -> what the sentence says."""
+    """Write a folder with one file for each kind of fault.
+
+    Returns {name: part of the reason why it is skipped}.
+    """
     classes(root)
     cat = root / "cat"
     (cat / "empty.jpg").touch()
@@ -196,17 +200,17 @@ def broken(root):
     (cat / "header.png").write_bytes((cat / "0.png").read_bytes()[:20])
     np.save(cat / "many.npy", np.zeros((30, 40, 7), np.uint8))
     return {
-        "empty.jpg": "has no bytes",
+        "empty.jpg": "is empty",
         "text.png": "is not an image",
         "video.mp4": "is not an image",
-        "lost.png": "leads nowhere",
-        "self.png": "cannot be opened|leads nowhere",
+        "lost.png": "is a broken link",
+        "self.png": "cannot be opened|is a broken link",
         "pipe.png": "is not a regular file",
         "dot.png": "is 1 x 1 px",
         "strip.png": "20000 x 20 px",
         "bomb.png": "pixels",
         "header.png": "is not an image",
-        "many.npy": "has 7 channels where 3 are expected",
+        "many.npy": "has 7 channels, but 3 are expected",
     }
 
 
@@ -234,7 +238,7 @@ def test_what_breaks_only_when_decoded_is_replaced_in_the_middle_of_training(tmp
     jpeg = photograph(tmp_path / "dog" / "truncated.jpg", (300, 200)).read_bytes()
     (tmp_path / "dog" / "truncated.jpg").write_bytes(jpeg[: len(jpeg) // 2])
     source = tree(tmp_path)
-    (tmp_path / "dog" / "3.png").unlink()  # a disk may also lose a file while we train
+    (tmp_path / "dog" / "3.png").unlink()  # a file may also disappear during training
     assert len(source) == 21 and not source.skipped
     with pytest.warns(BrokenImages, match="takes its place"):
         steps = list(
@@ -246,7 +250,7 @@ def test_what_breaks_only_when_decoded_is_replaced_in_the_middle_of_training(tmp
 
 
 def test_unreadable_files_and_folders_are_left_out(tmp_path):
-    """In a process without privileges, since the superuser may read everything."""
+    """This runs in a process without privileges, because root may read every file."""
     classes(tmp_path)
     (tmp_path / "cat" / "1.png").chmod(0)
     (tmp_path / "dog" / "secret").mkdir()
@@ -299,7 +303,7 @@ def test_a_folder_without_images_is_refused(tmp_path, content):
 def test_sixteen_bits_are_scaled_with_a_warning(tmp_path):
     classes(tmp_path)
     Image.fromarray(np.full((30, 40), 0x1234, np.uint16)).save(tmp_path / "cat" / "deep.png")
-    with pytest.warns(UserWarning, match=r"1 images of .* have more than 8 bits a channel"):
+    with pytest.warns(UserWarning, match=r"1 images in .* have more than 8 bits per channel"):
         source = tree(tmp_path)
     assert source.read(list(source.names).index("cat/deep.png")).unique().tolist() == [0x12]
 
@@ -319,6 +323,30 @@ def test_more_channels_come_from_arrays(tmp_path, kind):
     splits = opened(tmp_path)
     assert splits.channels == 6 and len(splits.mean) == 6
     assert splits.train.take(torch.tensor([0]))[0].shape == (1, 6, 30, 30)
+
+
+@pytest.mark.parametrize(("bands", "channels"), [(1, [0, 0, 0]), (2, [0, 0, 0]), (4, [0, 1, 2])])
+def test_arrays_with_alpha_or_grey_are_read_among_those_of_three_channels(
+    tmp_path, bands, channels
+):
+    """Alpha is the last of 2 or 4 bands and is dropped; grey is repeated."""
+    for index in range(5):
+        other = bands if index == 2 else 3
+        array = np.random.default_rng(index).integers(0, 256, (30, 40, other), dtype=np.uint8)
+        np.save(tmp_path / f"{index}.npy", array)
+    source = tree(tmp_path)
+    assert len(source) == 5 and source.channels == 3 and not source.skipped
+    expected = np.load(tmp_path / "2.npy")[:, :, channels]
+    image = source.read(list(source.names).index("2.npy"))
+    assert torch.equal(image, torch.from_numpy(expected).permute(2, 0, 1))
+
+
+def test_arrays_of_five_bands_among_those_of_three_channels_are_listed(tmp_path):
+    for index in range(5):
+        np.save(tmp_path / f"{index}.npy", np.zeros((30, 40, 5 if index == 2 else 3), np.uint8))
+    with pytest.warns(BrokenImages, match=r"2.npy has 5 channels, but 3 are expected"):
+        source = tree(tmp_path)
+    assert len(source) == 4 and [skip.name for skip in source.skipped] == ["2.npy"]
 
 
 def test_the_size_is_that_of_small_images(tmp_path):

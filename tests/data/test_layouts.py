@@ -1,9 +1,10 @@
-"""Tiny data sets in the layouts of the real ones: the readers find, count and label what lies there."""
+"""Tests of loading published data sets, with tiny copies in the folder layouts of the real ones."""
 
 import gzip
 import json
 import pickle
 import struct
+from importlib.resources import files
 from urllib.error import URLError
 
 import numpy as np
@@ -19,16 +20,15 @@ RANDOM = np.random.default_rng(0)
 
 
 def photograph(path, size=(20, 16)):
+    """Write a random JPEG."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(RANDOM.integers(0, 256, (*size[::-1], 3), dtype=np.uint8)).save(
-        path, format="JPEG"
-    )
+    pixels = RANDOM.integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, format="JPEG")
 
 
 def ids100():
-    from importlib.resources import files
-
-    return files("antipode.data").joinpath("imagenet100.txt").read_text().split()
+    """Return the class folders of ImageNet-100, in the order of the paper's list."""
+    return files("antipode.data.sources").joinpath("imagenet100.txt").read_text().split()
 
 
 def test_unknown_names_are_answered_with_the_nearest():
@@ -43,8 +43,10 @@ def test_unknown_names_are_answered_with_the_nearest():
 @pytest.mark.parametrize("name", [name for name in SETS if name not in ("shapes", "digits")])
 def test_a_missing_data_set_is_explained_in_one_sentence(name, tmp_path, monkeypatch):
     monkeypatch.delenv("ANTIPODE_DATA", raising=False)
-    told = rf"{name.replace('+', '.')} is not there: set ANTIPODE_DATA or data.root to a folder, where \S.* looked for"
-    for root, expected in ((None, told), (tmp_path, f"looked for .* in {tmp_path}")):
+    pattern = name.replace("+", ".")
+    no_root = rf"{pattern} needs a data folder: set ANTIPODE_DATA or data.root .* look for \S.*; "
+    no_files = rf"{pattern} was not found.*: looked for .* in {tmp_path}"
+    for root, expected in ((None, no_root), (tmp_path, no_files)):
         with pytest.raises(FileNotFoundError, match=expected) as caught:
             load(name, root=root)
         text = str(caught.value)
@@ -92,12 +94,8 @@ def test_stl10_pretrains_on_the_unlabelled_and_keeps_the_labelled_as_bank(tmp_pa
             (np.arange(count) % 3 + 1).astype(np.uint8).tofile(folder / f"{part}_y.bin")
     (folder / "class_names.txt").write_text("a\nb\nc\n")
     splits = load("stl10", root=tmp_path)
-    assert (len(splits.pretrain), len(splits.train), len(splits.test), splits.size) == (
-        10,
-        4,
-        3,
-        96,
-    )
+    assert (len(splits.pretrain), len(splits.train), len(splits.test)) == (10, 4, 3)
+    assert splits.size == 96
     assert splits.pretrain.labels is None and splits.train.labels.tolist() == [0, 1, 2, 0]
     assert torch.equal(splits.pretrain.images[:4], splits.train.images)
     stored = (
@@ -118,12 +116,8 @@ def test_fashionmnist(tmp_path):
             struct.pack(">II", 2049, count) + bytes(range(count))
         )
     splits = load("fashionmnist", root=tmp_path)
-    assert splits.train.images.shape == (6, 1, 28, 28) and splits.test.labels.tolist() == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    assert splits.train.images.shape == (6, 1, 28, 28)
+    assert splits.test.labels.tolist() == [0, 1, 2, 3]
     assert torch.equal(splits.test.images[:, 0], torch.from_numpy(pixels)) and len(splits.mean) == 1
 
 
@@ -140,35 +134,30 @@ def test_imagenet(folder, tmp_path):
             for index in range(count):
                 photograph(tmp_path / folder / part / name / f"{name}_{index}.JPEG")
     splits = load("imagenet", root=tmp_path)
-    assert splits.train.labels.tolist() == [0, 0, 0, 1, 1, 1] and splits.test.labels.tolist() == [
-        0,
-        1,
-    ]
+    assert splits.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert splits.test.labels.tolist() == [0, 1]
     assert splits.classes == ["n01440764", "n01443537"] and splits.size == 224
 
 
 def test_imagenet100_is_the_hundred_classes_of_jcl(tmp_path):
     names = ids100()
-    assert (
-        len(names) == len(set(names)) == 100
-        and names[0] == "n02869837"
-        and names[-1] == "n02090622"
-    )
+    assert len(names) == len(set(names)) == 100
+    assert names[0] == "n02869837" and names[-1] == "n02090622"
     for name in [*names, "n99999999"]:
         photograph(tmp_path / "imagenet" / "train" / name / "0.JPEG")
         photograph(tmp_path / "imagenet" / "val" / name / "0.JPEG")
     splits = load("imagenet100", root=tmp_path)
     assert len(splits.train) == len(splits.test) == 100 and splits.classes == sorted(names)
     (tmp_path / "imagenet" / "val" / names[3]).rename(tmp_path / "gone")
-    with pytest.raises(
-        FileNotFoundError, match=f"lacks 1 of the 100 classes, the first: {names[3]}"
-    ):
+    sentence = f"lacks 1 of the 100 class folders, the first: {names[3]}"
+    with pytest.raises(FileNotFoundError, match=sentence):
         load("imagenet100", root=tmp_path)
 
 
 @pytest.mark.parametrize("sorted_val", [False, True])
 def test_tinyimagenet(tmp_path, sorted_val):
-    home, names = tmp_path / "tiny-imagenet-200", ["n02", "n01"]
+    home = tmp_path / "tiny-imagenet-200"
+    names = ["n02", "n01"]
     for name in names:
         photograph(home / "train" / name / "images" / f"{name}_0.JPEG", (64, 64))
         (home / "train" / name / f"{name}_boxes.txt").write_text("n01_0.JPEG\t0\t0\t62\t62\n")
@@ -185,11 +174,8 @@ def test_tinyimagenet(tmp_path, sorted_val):
         (home / "val" / "val_annotations.txt").write_text("".join(rows))
     splits = load("tinyimagenet", root=tmp_path)
     assert splits.train.labels.tolist() == [0, 1] and splits.size == splits.train.size == 64
-    assert sorted(splits.test.labels.tolist()) == [0, 1, 1] and splits.test.read(2).shape == (
-        3,
-        64,
-        64,
-    )
+    assert sorted(splits.test.labels.tolist()) == [0, 1, 1]
+    assert splits.test.read(2).shape == (3, 64, 64)
 
 
 def test_places205_by_its_lists_or_by_folders(tmp_path):
@@ -214,7 +200,7 @@ def test_inat18(tmp_path, images):
     names = ["Aves/7/a.jpg", "Plantae/3/b.jpg"]
     for name in names:
         photograph(home / images / name)
-    notes = {
+    content = {
         "images": [
             {"id": 10 + i, "file_name": f"train_val2018/{name}"} for i, name in enumerate(names)
         ],
@@ -222,7 +208,7 @@ def test_inat18(tmp_path, images):
         "categories": [{"id": 3, "name": "fern"}, {"id": 7, "name": "wren"}],
     }
     for part in ("train", "val"):
-        (home / f"{part}2018.json").write_text(json.dumps(notes))
+        (home / f"{part}2018.json").write_text(json.dumps(content))
     splits = load("inat18", root=tmp_path)
     assert splits.train.labels.tolist() == [1, 0] and splits.classes == ["fern", "wren"]
 
@@ -232,23 +218,23 @@ def test_a_list_whose_images_lie_elsewhere_is_refused(tmp_path):
     for part in ("train", "val"):
         (tmp_path / f"{part}_places205.csv").write_text("a/abbey/1.jpg 0\n")
     with pytest.raises(
-        FileNotFoundError, match=r"names 1 images in .*, but a/abbey/1.jpg is not there"
+        FileNotFoundError, match=r"names 1 images in .*, but a/abbey/1.jpg does not exist"
     ):
         load("places205", root=tmp_path)
 
 
 def test_downloads_are_asked_of_torchvision_only_when_allowed(tmp_path, monkeypatch):
-    asked = []
+    downloads = []
 
     def fake(root, download, **split):
-        asked.append(download)
+        downloads.append(download)
         raise RuntimeError("not found")
 
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", fake)
     for download in (False, True):
-        with pytest.raises(FileNotFoundError, match="cifar10 is not there"):
+        with pytest.raises(FileNotFoundError, match="cifar10 was not found"):
             small.cifar10(tmp_path, download, 0)
-    assert asked == [False, True]
+    assert downloads == [False, True]
 
 
 def test_a_compressed_fashionmnist_is_not_mistaken_for_one(tmp_path):
@@ -264,9 +250,7 @@ def test_a_download_that_fails_is_a_sentence(tmp_path, monkeypatch):
         raise URLError("Name or service not known")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
-    where = f"try again, or put its files into {tmp_path} by hand"
-    with pytest.raises(
-        FileNotFoundError,
-        match=rf"cifar10 cannot be downloaded \(Name or service not known\): {where}",
-    ):
+    cause = r"cifar10 could not be downloaded \(Name or service not known\)"
+    advice = f"try again, or copy its files to {tmp_path}"
+    with pytest.raises(FileNotFoundError, match=f"{cause}; {advice}"):
         load("cifar10", root=tmp_path, download=True)

@@ -1,3 +1,6 @@
+"""Tests of the loader: order, seeds, resuming, workers, ranks, broken images and errors."""
+
+import multiprocessing
 import pickle
 import warnings
 
@@ -11,10 +14,12 @@ from antipode.data.views.views import views
 
 
 class Read:
-    """Images of varying size whose first pixel is their id; ids in `broken` cannot be read."""
+    """Random images of varying size, seeded by their id; ids in `broken` cannot be read."""
 
     def __init__(self, broken=(), reason="is broken"):
-        self.broken, self.reason, self.calls = set(broken), reason, 0
+        self.broken = set(broken)
+        self.reason = reason
+        self.calls = 0
 
     def __call__(self, index):
         self.calls += 1
@@ -91,13 +96,12 @@ def test_ranks_in_a_row_are_the_batch_of_one_process(make, world):
         assert torch.equal(batch.image_ids, torch.cat([part.image_ids for _, _, part in parts]))
         for view in range(2):
             joined = torch.cat([part.views[view] for _, _, part in parts])
-            assert torch.allclose(
-                batch.views[view], joined, atol=1e-5
-            )  # matrix products round by batch size
-    seen = [
+            # not bit-equal, because the rounding of matrix products depends on the batch size
+            assert torch.allclose(batch.views[view], joined, atol=1e-5)
+    first_epoch = [
         torch.cat([b.image_ids for _, epoch, b in rank if epoch == 0]).tolist() for rank in ranks
     ]
-    assert sorted(index for rank in seen for index in rank) == list(range(40))
+    assert sorted(index for ids in first_epoch for index in ids) == list(range(40))
 
 
 @SOURCES
@@ -109,9 +113,8 @@ def test_a_part_of_the_batch_meets_the_same_images_on_any_number_of_ranks(make):
             assert torch.equal(
                 expected, torch.cat([share.image_ids.chunk(2)[part] for _, _, share in shares])
             )
-    with pytest.raises(
-        ValueError, match="a batch of 8 cannot be shared by 2 ranks in 3 parts each"
-    ):
+    sentence = "a batch of 8 images cannot be divided evenly by 2 ranks with 3 parts each"
+    with pytest.raises(ValueError, match=sentence):
         run(make(), rank=0, world=2, parts=3)
 
 
@@ -130,8 +133,8 @@ def test_what_ranks_read_and_draw_is_bit_equal_to_one_process(make):
         )
         return list(loader.resident() if make is memory else loader.decoded())
 
-    for (_, _, pixels, chance, _), *parts in zip(raw(0, 1), raw(0, 2), raw(1, 2), strict=True):
-        assert torch.equal(chance, torch.cat([part[3] for part in parts]))
+    for (_, _, pixels, unit, _), *parts in zip(raw(0, 1), raw(0, 2), raw(1, 2), strict=True):
+        assert torch.equal(unit, torch.cat([part[3] for part in parts]))
         if make is memory:
             assert torch.equal(pixels, torch.cat([part[2] for part in parts]))
         else:
@@ -149,15 +152,16 @@ def test_what_does_not_fill_a_batch_is_dropped():
 
 @SOURCES
 def test_methods_with_one_seed_see_the_same_images_with_the_same_draws(make):
-    """The number of uniforms differs between policies; an image's first ones, which decide its crop, do not."""
-    source, ids = make(), torch.arange(5)
-    one, two = (
+    """Policies differ in their number of uniforms, but share the first ones, which set the crop."""
+    source = make()
+    ids = torch.arange(5)
+    simclr, mocov1 = (
         Loader(source, views(p, size=12), batch=8, epochs=1, seed=1) for p in ("simclr", "mocov1")
     )
-    assert torch.equal(one.uniforms(0, ids)[:, :, :24], two.uniforms(0, ids)[:, :, :24])
-    assert torch.equal(one.order(0), two.order(0))
-    assert not torch.equal(one.uniforms(0, ids), one.uniforms(1, ids))
-    assert len(one.uniforms(0, ids).flatten().unique()) == one.uniforms(0, ids).numel()
+    assert torch.equal(simclr.uniforms(0, ids)[:, :, :24], mocov1.uniforms(0, ids)[:, :, :24])
+    assert torch.equal(simclr.order(0), mocov1.order(0))
+    assert not torch.equal(simclr.uniforms(0, ids), simclr.uniforms(1, ids))
+    assert len(simclr.uniforms(0, ids).flatten().unique()) == simclr.uniforms(0, ids).numel()
 
 
 @SOURCES
@@ -179,9 +183,9 @@ def test_a_crop_is_one_of_the_full_image():
     source = decoded()
     make = views("simclr", size=12)
     loader = Loader(source, make, batch=8, epochs=1, seed=1, workers=0)
-    _, _, crops, chance, image_ids = next(loader.decoded())
+    _, _, crops, unit, image_ids = next(loader.decoded())
     for row, index in enumerate(image_ids.tolist()):
-        for view, crop in enumerate(make.cut(source.read(index), chance[row])):
+        for view, crop in enumerate(make.cut(source.read(index), unit[row])):
             assert torch.equal(crops[view][row], crop)
 
 
@@ -190,9 +194,9 @@ def test_broken_images_are_replaced_counted_and_listed(workers):
     source = decoded(broken=(4, 5, 20))
     with pytest.warns(BrokenImages, match="is broken; the next image takes its place"):
         steps = run(source, epochs=1, workers=workers)
-    owners = torch.cat([batch.image_ids for _, _, batch in steps]).tolist()
-    assert sorted(set(range(40)) - set(owners)) == [4, 5, 20]
-    assert owners.count(6) == 3 and owners.count(21) == 2
+    image_ids = torch.cat([batch.image_ids for _, _, batch in steps]).tolist()
+    assert sorted(set(range(40)) - set(image_ids)) == [4, 5, 20]
+    assert image_ids.count(6) == 3 and image_ids.count(21) == 2
     assert source.failed == dict.fromkeys(("4.jpg", "5.jpg", "20.jpg"), "is broken")
 
 
@@ -217,6 +221,13 @@ def test_a_reason_of_several_lines_is_told_whole(workers):
         run(source, batch=4, epochs=1, workers=workers)
 
 
+def test_no_worker_outlives_an_error():
+    with warnings.catch_warnings(), pytest.raises(ValueError, match="in a row"):
+        warnings.simplefilter("ignore")
+        run(decoded(8, broken=range(8)), batch=4, epochs=1, workers=2)
+    assert not multiprocessing.active_children()
+
+
 def test_the_replacement_has_the_crop_of_the_slot_so_that_twins_differ():
     source = decoded(2, broken=(0,))
     with warnings.catch_warnings():
@@ -226,13 +237,34 @@ def test_the_replacement_has_the_crop_of_the_slot_so_that_twins_differ():
     assert not torch.equal(batch.views[0][0], batch.views[0][1])
 
 
+def test_a_replacement_is_cropped_and_finished_with_the_numbers_of_the_broken_image():
+    source = decoded(16, broken=(3, 4, 9))
+    make = views("simclr", size=12)
+    loader = Loader(source, make, batch=8, epochs=2, seed=1, workers=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        steps = list(loader.steps())
+    next_readable = {3: 5, 4: 5, 9: 10}
+    for step, epoch, batch in steps:
+        planned = loader.order(epoch).view(2, 8)[step % 2]
+        read = [next_readable.get(index, index) for index in planned.tolist()]
+        unit = loader.uniforms(epoch, planned)
+        cuts = [
+            make.cut(source.read(index), numbers) for index, numbers in zip(read, unit, strict=True)
+        ]
+        crops = [torch.stack(view) for view in zip(*cuts, strict=True)]
+        assert batch.image_ids.tolist() == read
+        for view, expected in zip(batch.views, make.finish(crops, unit), strict=True):
+            assert torch.equal(view, expected)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"batch": 41}, "a batch of 41 does not fit a data set of 40 images"),
-        ({"batch": 0}, "a batch of 0"),
-        ({"batch": 9, "world": 2}, "a batch of 9 cannot be shared by 2 ranks"),
-        ({"rank": 2, "world": 2}, "of which this is 2"),
+        ({"batch": 41}, "between 1 and the 40 images of the data set, not 41"),
+        ({"batch": 0}, "between 1 and the 40 images of the data set, not 0"),
+        ({"batch": 9, "world": 2}, "9 images cannot be divided evenly by 2 ranks"),
+        ({"rank": 2, "world": 2}, "the rank must be at least 0 and below 2, not 2"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, sentence):
@@ -247,17 +279,16 @@ def test_in_order_gives_every_image_once_with_its_id(make, workers):
     eval_view = views("eval", size=source.size)
     batches = list(in_order(source, eval_view, batch=16, workers=workers))
     assert torch.cat([ids for _, ids in batches]).tolist() == list(range(40))
-    nothing = torch.zeros(1, 1, eval_view.slots)
-    for at, view in enumerate(torch.cat([seen for seen, _ in batches])):
+    zeros = torch.zeros(1, 1, eval_view.slots)
+    for index, view in enumerate(torch.cat([made for made, _ in batches])):
         if isinstance(source, Memory):
-            assert torch.equal(view, eval_view(source.images[at : at + 1])[0][0])
+            assert torch.equal(view, eval_view(source.images[index : index + 1])[0][0])
             continue
-        image = source.nearest(at)[1]
-        (cut,) = eval_view.cut(image, nothing[0])
-        assert torch.equal(view, eval_view.finish([cut[None]], nothing)[0][0])
-        assert (
-            view - eval_view(image[None])[0][0]
-        ).abs().max() < 1.01 / 255 / 0.22  # a worker cuts bytes: one of 255 at most
+        image = source.read_or_next(index)[1]
+        (cut,) = eval_view.cut(image, zeros[0])
+        assert torch.equal(view, eval_view.finish([cut[None]], zeros)[0][0])
+        # a worker crops uint8 pixels, which differ by at most one of 255
+        assert (view - eval_view(image[None])[0][0]).abs().max() < 1.01 / 255 / 0.22
 
 
 def test_a_source_and_views_can_be_sent_to_a_worker():
@@ -276,8 +307,8 @@ def test_steps_on_a_device_never_wait_for_it():
     next(steps)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for _, _, images, chance, _ in steps:
-            assert images.is_cuda and chance.is_cuda
+        for _, _, images, unit, _ in steps:
+            assert images.is_cuda and unit.is_cuda
     finally:
         torch.cuda.set_sync_debug_mode("default")
     on_host = run(memory(), epochs=1)

@@ -1,3 +1,5 @@
+"""Tests of packed data sets: equality with the original, interruptions and damage."""
+
 import json
 import multiprocessing
 import pickle
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms.v2 import functional as F
 
 from antipode.data.loader import Loader
 from antipode.data.sources import pack as module
@@ -17,10 +20,12 @@ from antipode.data.sources.catalog import load
 from antipode.data.sources.pack import pack
 from antipode.data.sources.packed import packed, verify
 from antipode.data.sources.source import BrokenImages, Decoded, Memory
+from antipode.data.sources.splits import Splits
 from antipode.data.views.views import views
 
 
 def folder(root, count=12):
+    """Write two class folders of random images of different sizes, half JPEG and half PNG."""
     for name in ("cat", "dog"):
         (root / name).mkdir(parents=True)
         for index in range(count):
@@ -31,7 +36,7 @@ def folder(root, count=12):
 
 
 def smooth(root):
-    """Photographs have little noise; JPEG is made for that."""
+    """Write smooth images: like photographs, they have little noise and suit JPEG."""
     root.mkdir()
     for index in range(3):
         coarse = np.random.default_rng(index).integers(0, 256, (4, 5, 3), dtype=np.uint8)
@@ -42,37 +47,36 @@ def smooth(root):
 
 
 def pixels(source):
+    """Return all images of a source."""
     return [source.read(index) for index in range(len(source))]
 
 
 def test_packed_bytes_give_the_very_same_images_labels_and_batches(tmp_path):
     name = f"folder:{folder(tmp_path / 'photos')}"
-    before, after = load(name), load(f"packed:{pack(name, tmp_path / 'packed')}")
+    before = load(name)
+    after = load(f"packed:{pack(name, tmp_path / 'packed')}")
     for part in ("train", "test"):
         old, new = getattr(before, part), getattr(after, part)
         assert all(torch.equal(a, b) for a, b in zip(pixels(old), pixels(new), strict=True))
         assert torch.equal(old.labels, new.labels) and list(old.names) == list(new.names)
         assert (old.classes, old.size, old.channels) == (new.classes, new.size, new.channels)
     assert (before.size, before.mean, before.std) == (after.size, after.mean, after.std)
-    runs = [
+    loaders = [
         Loader(s.pretrain, views("simclr", size=16), batch=4, epochs=1, seed=0, workers=w)
         for s, w in ((before, 0), (after, 2))
     ]
-    for (_, _, a), (_, _, b) in zip(*(run.steps() for run in runs), strict=True):
-        assert torch.equal(a.image_ids, b.image_ids) and all(
-            torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True)
-        )
+    for (_, _, a), (_, _, b) in zip(*(loader.steps() for loader in loaders), strict=True):
+        assert torch.equal(a.image_ids, b.image_ids)
+        assert all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
 
 
 def test_packed_pixels_are_the_stated_resize_and_never_an_enlargement(tmp_path):
-    from torchvision.transforms.v2 import functional as F
-
     name = f"folder:{folder(tmp_path / 'photos')}"
-    before, after = load(name), packed(pack(name, tmp_path / "packed", size=45))
+    before = load(name)
+    after = packed(pack(name, tmp_path / "packed", size=45))
     for old, new in zip(pixels(before.train), pixels(after.train), strict=True):
-        assert torch.equal(
-            new, F.resize(old, [45], antialias=True) if min(old.shape[1:]) > 45 else old
-        )
+        expected = F.resize(old, [45], antialias=True) if min(old.shape[1:]) > 45 else old
+        assert torch.equal(new, expected)
 
 
 def test_packed_jpeg_is_close_to_the_resize(tmp_path):
@@ -88,15 +92,14 @@ def test_packed_jpeg_is_close_to_the_resize(tmp_path):
 
 
 def test_images_in_memory_are_in_memory_again(tmp_path):
-    before, after = load("digits"), packed(pack("digits", tmp_path / "packed"))
+    before = load("digits")
+    after = packed(pack("digits", tmp_path / "packed"))
     assert isinstance(after.train, Memory) and torch.equal(before.train.images, after.train.images)
     assert torch.equal(before.test.labels, after.test.labels) and after.classes == before.classes
     assert after.channels == 1 and after.pretrain is after.train
 
 
 def test_a_pretraining_split_of_its_own_is_kept(tmp_path):
-    from antipode.data.sources.splits import Splits
-
     whole = Memory(torch.randint(256, (9, 3, 8, 8), dtype=torch.uint8))
     part = Memory(whole.images[:4], torch.arange(4), list("abcd"))
     after = packed(pack(Splits("own", whole, part, None, 8), tmp_path / "packed"))
@@ -108,10 +111,8 @@ def test_arrays_of_many_channels_stay_as_they_are(tmp_path):
     for name in ("a", "b"):
         (tmp_path / "arrays" / name).mkdir(parents=True)
         for index in range(3):
-            np.save(
-                tmp_path / "arrays" / name / f"{index}.npy",
-                np.full((20, 30, 6), 10 * index, np.uint8),
-            )
+            array = np.full((20, 30, 6), 10 * index, np.uint8)
+            np.save(tmp_path / "arrays" / name / f"{index}.npy", array)
     after = packed(pack(f"folder:{tmp_path / 'arrays'}", tmp_path / "packed"))
     assert after.channels == 6 and after.train.read(0).shape == (6, 20, 30)
 
@@ -121,10 +122,10 @@ def test_broken_images_are_left_out_counted_and_listed(tmp_path):
     data = (root / "cat" / "3.jpg").read_bytes()
     (root / "cat" / "3.jpg").write_bytes(data[: len(data) // 2])
     (root / "dog" / "empty.png").touch()
-    with pytest.warns(BrokenImages, match="left out"):
+    with pytest.warns(BrokenImages, match="2 of 25 files of .* were skipped"):
         after = packed(pack(f"folder:{root}", tmp_path / "packed"))
-    listed = {skip.name for part in (after.train, after.test) for skip in part.skipped}
-    assert listed == {"cat/3.jpg", "dog/empty.png"}
+    skipped = {skip.name for part in (after.train, after.test) for skip in part.skipped}
+    assert skipped == {"cat/3.jpg", "dog/empty.png"}
     assert len(after.train) + len(after.test) == 23
     assert "cat/3.jpg" not in [*after.train.names, *after.test.names]
 
@@ -138,17 +139,18 @@ def test_a_split_without_any_readable_image_is_refused(tmp_path):
 
 
 def interrupted(monkeypatch, after):
-    """Make packing stop as if killed once `after` images are stored."""
-    stored, count = module._stored, 0
+    """Make packing stop with KeyboardInterrupt once `after` images are encoded."""
+    encode = module._encode
+    count = 0
 
     def stop(*arguments):
         nonlocal count
         count += 1
         if count > after:
             raise KeyboardInterrupt
-        return stored(*arguments)
+        return encode(*arguments)
 
-    monkeypatch.setattr(module, "_stored", stop)
+    monkeypatch.setattr(module, "_encode", stop)
 
 
 def test_an_interrupted_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch):
@@ -173,17 +175,16 @@ def test_an_interrupted_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch
     assert all(
         torch.equal(a, b) for a, b in zip(pixels(expected.train), pixels(after.train), strict=True)
     )
-    assert not (tmp_path / "packed.partial").exists() and not list(
-        (tmp_path / "packed").rglob("*.npz")
-    )
+    assert not (tmp_path / "packed.partial").exists()
+    assert not list((tmp_path / "packed").rglob("*.npz"))
 
 
 def test_a_killed_process_leaves_nothing_half_done(tmp_path):
     name = f"folder:{folder(tmp_path / 'photos', count=40)}"
     code = (
-        "import sys, time; from antipode.data import pack\n"
-        "pack.PART = 4; stored = pack._stored\n"
-        "pack._stored = lambda *a: (time.sleep(0.02), stored(*a))[1]\n"
+        "import sys, time; from antipode.data.sources import pack\n"
+        "pack.PART = 4; encode = pack._encode\n"
+        "pack._encode = lambda *a: (time.sleep(0.02), encode(*a))[1]\n"
         "print('ready', flush=True); pack.pack(sys.argv[1], sys.argv[2], workers=1)"
     )
     process = subprocess.Popen(
@@ -191,17 +192,14 @@ def test_a_killed_process_leaves_nothing_half_done(tmp_path):
     )
     process.stdout.readline()
     deadline = time.time() + 60
-    while (
-        len(list((tmp_path / "packed.partial").glob("train/*.npz"))) < 3 and time.time() < deadline
-    ):
+    unfinished = tmp_path / "packed.partial" / "train"
+    while len(list(unfinished.glob("*.npz"))) < 3 and time.time() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
     assert not (tmp_path / "packed").exists()
-    (
-        tmp_path / "packed.partial" / "train" / ".part-00009.bin.1.tmp"
-    ).touch()  # what a kill while writing leaves
+    (unfinished / ".part-00009.bin.1.tmp").touch()  # a process killed while writing leaves this
     part = module.PART
     module.PART = 4
     try:
@@ -228,9 +226,8 @@ def test_other_work_is_not_mixed_in(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupted(patch, 3)
         pack(name, tmp_path / "packed", workers=1)
-    with pytest.raises(
-        ValueError, match="left from packing with other size; remove it to begin anew"
-    ):
+    sentence = "left by an earlier packing with different size; remove it to start again"
+    with pytest.raises(ValueError, match=sentence):
         pack(name, tmp_path / "packed", size=20)
 
 
@@ -242,10 +239,8 @@ def test_a_changed_byte_is_found_by_verify_and_a_lost_one_at_once(tmp_path):
     part.write_bytes(data)
     assert [skip.reason for skip in verify(home)] == ["has a wrong checksum"]
     part.write_bytes(data[:-1])
-    with pytest.raises(
-        ValueError,
-        match=r"part-00000.bin is missing or not [\d,]+ bytes long; pack the data set again",
-    ):
+    sentence = r"part-00000.bin is missing or not [\d,]+ bytes long; pack the data set again"
+    with pytest.raises(ValueError, match=sentence):
         packed(home)
     part.write_bytes(data)
     labels = home / "train" / "labels.npy"
@@ -255,35 +250,39 @@ def test_a_changed_byte_is_found_by_verify_and_a_lost_one_at_once(tmp_path):
 
 
 def test_what_is_not_packed_or_already_there_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no packed data set"):
+    with pytest.raises(FileNotFoundError, match="is not a packed data set"):
         load(f"packed:{tmp_path}")
-    with pytest.raises(FileNotFoundError, match="holds no packed data set"):
+    with pytest.raises(FileNotFoundError, match="is not a packed data set"):
         verify(tmp_path)
-    with pytest.raises(ValueError, match="is there already; pack into"):
+    with pytest.raises(ValueError, match="already exists; pack into"):
         pack("digits", tmp_path)
     for settings in ({"quality": 90}, {"quality": 101, "size": 9}, {"size": 1}):
-        with pytest.raises(ValueError, match=r"quality is|size is"):
+        with pytest.raises(ValueError, match=r"^quality must be|^size is the shorter side"):
             pack("digits", tmp_path / "x", **settings)
     home = pack("digits", tmp_path / "packed")
-    with pytest.raises(ValueError, match="is there already; remove it, or pack"):
+    with pytest.raises(ValueError, match="already exists; remove it, or pack"):
         pack("digits", home)
     meta = json.loads((home / "meta.json").read_text())
     (home / "meta.json").write_text(json.dumps(meta | {"format": 99}))
-    with pytest.raises(ValueError, match="is packed in format 99, but this version reads 1"):
+    with pytest.raises(
+        ValueError, match="is packed in format 99, but this version reads only format 1"
+    ):
         packed(home)
 
 
-def digest(source, indices):
+def sums(source, indices):
+    """Return the sum of the pixels of each image."""
     return [int(source.read(index).long().sum()) for index in indices]
 
 
 def test_several_processes_read_one_pack(tmp_path):
     home = pack(f"folder:{folder(tmp_path / 'photos')}", tmp_path / "packed", size=30)
     source = packed(home).train
-    expected = digest(source, range(len(source)))
-    # what a spawned worker gets: without the maps, which would carry the whole part along
+    expected = sums(source, range(len(source)))
+    # a spawned worker gets the source without its memory maps, which would copy the whole part
     sent = pickle.dumps(source)
-    assert len(sent) < 10_000 and digest(pickle.loads(sent), range(len(source))) == expected
+    assert len(sent) < 10_000 and sums(pickle.loads(sent), range(len(source))) == expected
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        found = pool.starmap(digest, [(source, range(0, 11)), (source, range(11, len(source)))])
-    assert found[0] + found[1] == expected
+        parts = [(source, range(0, 11)), (source, range(11, len(source)))]
+        first, second = pool.starmap(sums, parts)
+    assert first + second == expected

@@ -1,4 +1,4 @@
-"""Real images, where ANTIPODE_DATA points at them."""
+"""Tests with real images, which are skipped unless ANTIPODE_DATA contains them."""
 
 import os
 import shutil
@@ -19,10 +19,11 @@ from antipode.data.views.views import views
 
 DATA = Path(os.environ.get("ANTIPODE_DATA", "/nonexistent"))
 CIFAR = pytest.mark.skipif(
-    not (DATA / "cifar-10-batches-py").is_dir(), reason="ANTIPODE_DATA holds no cifar-10-batches-py"
+    not (DATA / "cifar-10-batches-py").is_dir(),
+    reason="cifar-10-batches-py is not in ANTIPODE_DATA",
 )
 COCO = pytest.mark.skipif(
-    not (DATA / "coco-mini").is_dir(), reason="ANTIPODE_DATA holds no coco-mini"
+    not (DATA / "coco-mini").is_dir(), reason="coco-mini is not in ANTIPODE_DATA"
 )
 
 
@@ -30,10 +31,8 @@ COCO = pytest.mark.skipif(
 def test_cifar10_is_torchvisions_cifar10():
     splits = load("cifar10", root=DATA)
     data = torchvision.datasets.CIFAR10(str(DATA), train=False)
-    assert (len(splits.pretrain), len(splits.test)) == (
-        50_000,
-        10_000,
-    ) and splits.classes == data.classes
+    assert (len(splits.pretrain), len(splits.test)) == (50_000, 10_000)
+    assert splits.classes == data.classes
     for index in (0, 7, 9_999):
         image, label = data[index]
         assert torch.equal(
@@ -55,8 +54,8 @@ def test_an_epoch_of_cifar10_is_all_of_it():
         epochs=1,
         seed=0,
     )
-    owners = torch.cat([image_ids for _, _, _, _, image_ids in loader.resident()])
-    assert torch.equal(owners.sort().values, torch.arange(50_000))
+    ids = torch.cat([image_ids for _, _, _, _, image_ids in loader.resident()])
+    assert torch.equal(ids.sort().values, torch.arange(50_000))
 
 
 @COCO
@@ -81,8 +80,8 @@ def test_coco_boxes_hold_their_masks():
             rows, columns = mask.nonzero().unbind(1)
             if crowd or not len(rows):
                 continue
-            found = torch.tensor([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
-            assert (found - box).abs().max() <= 2
+            extent = torch.tensor([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+            assert (extent - box).abs().max() <= 2
 
 
 @COCO
@@ -106,7 +105,7 @@ def test_photographs_in_a_folder_train_and_pack(tmp_path, settings):
         assert torch.equal(a.image_ids, b.image_ids)
         if not settings:
             assert all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
-        else:  # the same crops to a pixel or so, of a smaller image
+        else:  # the same crops of a reduced image, up to about a pixel
             assert all((x - y).abs().mean() < 0.5 for x, y in zip(a.views, b.views, strict=True))
 
 
@@ -114,10 +113,6 @@ def test_photographs_in_a_folder_train_and_pack(tmp_path, settings):
 def test_photographs_in_order_are_those_of_take():
     source = load("coco", root=DATA / "coco-mini").test
     eval_view = views("eval", size=224)
-    seen = torch.cat([view for view, _ in in_order(source, eval_view, batch=3, workers=2)])
-    assert torch.equal(seen, eval_view(source.take(torch.arange(8))[0])[0]) and seen.shape == (
-        8,
-        3,
-        224,
-        224,
-    )
+    images = torch.cat([view for view, _ in in_order(source, eval_view, batch=3, workers=2)])
+    assert torch.equal(images, eval_view(source.take(torch.arange(8))[0])[0])
+    assert images.shape == (8, 3, 224, 224)

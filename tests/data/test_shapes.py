@@ -1,3 +1,5 @@
+"""Tests of the built-in data set of shapes."""
+
 import torch
 import torch.nn.functional as F
 
@@ -24,7 +26,7 @@ def test_every_kind_has_an_inside_and_an_outside():
 
 
 def test_distances_never_grow_faster_than_the_way_itself():
-    """A signed distance has a gradient of at most 1: otherwise edges would be jagged or blurred."""
+    """A signed distance has a gradient of at most 1; otherwise edges are jagged or blurred."""
     grid = torch.linspace(-1.5, 1.5, 301)
     x, y = torch.meshgrid(grid, grid, indexing="xy")
     for name, distance in shapes.KINDS.items():

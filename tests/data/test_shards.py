@@ -1,3 +1,5 @@
+"""Tests of WebDataset shards and of data sets from the Hugging Face Hub."""
+
 import io
 import json
 import sys
@@ -10,13 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
-from antipode.data.sources import shards as module
 from antipode.data.sources.catalog import load
-from antipode.data.sources.shards import braces, index
+from antipode.data.sources.shards import expand_ranges, index_shard
 from antipode.data.sources.source import BrokenImages
 
 
 def photograph(seed=0, size=(30, 20)):
+    """Return the bytes of a random PNG."""
     buffer = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     Image.fromarray(pixels).save(buffer, "PNG")
@@ -24,11 +26,13 @@ def photograph(seed=0, size=(30, 20)):
 
 
 def shard(path, members, mode="w"):
+    """Write a tar file of members (name, data) and return its path; None as data is a link."""
     with tarfile.open(path, mode) as tar:
         for name, data in members:
             member = tarfile.TarInfo(name)
             if data is None:
-                member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+                member.type = tarfile.SYMTYPE
+                member.linkname = "/etc/passwd"
             else:
                 member.size = len(data)
             tar.addfile(member, io.BytesIO(data or b""))
@@ -36,6 +40,7 @@ def shard(path, members, mode="w"):
 
 
 def samples(first, count):
+    """Yield the members of `count` labelled images."""
     for number in range(first, first + count):
         yield f"{number:04d}.png", photograph(number)
         yield f"{number:04d}.cls", str(number % 3).encode()
@@ -56,7 +61,7 @@ def test_a_pattern_of_shards_is_one_source(tmp_path):
 
 
 def test_braces():
-    assert list(braces("a-{08..10}-{1..2}.tar")) == [
+    assert list(expand_ranges("a-{08..10}-{1..2}.tar")) == [
         f"a-{a}-{b}.tar" for a in ("08", "09", "10") for b in (1, 2)
     ]
 
@@ -64,9 +69,8 @@ def test_braces():
 @pytest.mark.parametrize("name", ["../../evil.png", "/etc/evil.png", "a/../../evil.png"])
 def test_a_member_that_climbs_out_is_refused(tmp_path, name):
     path = shard(tmp_path / "a.tar", [*samples(0, 2), (name, photograph())])
-    with pytest.raises(
-        ValueError, match=r"is refused: its member .*evil.png climbs out of the archive"
-    ):
+    sentence = r"is unsafe: its member .*evil.png is outside the archive"
+    with pytest.raises(ValueError, match=sentence):
         load(f"webdataset:{path}")
 
 
@@ -86,9 +90,9 @@ def test_what_cannot_be_used_is_left_out_and_listed(tmp_path):
     reasons = {skip.name: skip.reason for skip in splits.train.skipped}
     assert reasons == {
         "a.tar:link.png": "is not a regular file",
-        "a.tar:0001.png": "is there twice; the first counts",
-        "a.tar:empty": "has no bytes",
-        "a.tar:alone": "has no image among cls",
+        "a.tar:0001.png": "is in the shard twice; only the first copy is used",
+        "a.tar:empty": "is empty (0 bytes)",
+        "a.tar:alone": "has no image, only cls",
     }
 
 
@@ -97,39 +101,37 @@ def test_a_shard_that_is_cut_short_is_refused_or_said_to_be(tmp_path):
     whole = path.read_bytes()
     at = whole.index(b"0003.png")
     path.write_bytes(whole[: at + 600])
-    with pytest.raises(ValueError, match="is not an uncompressed tar file, or is cut short"):
-        index(path)
-    path.write_bytes(whole[:at])  # between two members tarfile notices nothing
-    places, skipped = index(path)
-    assert len(places) == 3 and "may be cut short" in skipped[0].reason
+    with pytest.raises(ValueError, match="is not an uncompressed tar file, or is truncated"):
+        index_shard(path)
+    path.write_bytes(whole[:at])  # tarfile does not notice a cut between two members
+    places, skipped = index_shard(path)
+    assert len(places) == 3 and "may be truncated" in skipped[0].reason
 
 
 def test_labels_may_be_in_json_and_may_be_missing(tmp_path):
     path = shard(
         tmp_path / "a.tar", [("a.png", photograph()), ("a.json", json.dumps({"label": 4}).encode())]
     )
-    assert index(path)[0][0].label == 4
+    assert index_shard(path)[0][0].label == 4
     path = shard(
         tmp_path / "b.tar", [("a.png", photograph()), ("b.png", photograph()), ("b.cls", b"1")]
     )
-    with pytest.warns(
-        UserWarning, match="1 of 2 images of b.tar .* have a label: as not all do, none is used"
-    ):
+    sentence = "only 1 of 2 images in b.tar .* have a label, so the labels are not used"
+    with pytest.warns(UserWarning, match=sentence):
         assert load(f"webdataset:{path}").train.labels is None
     path = shard(tmp_path / "c.tar", [("a.png", photograph()), ("a.cls", b"cat")])
-    with pytest.raises(ValueError, match=r"a.cls holds no label: b'cat'"):
+    with pytest.raises(ValueError, match=r"a.cls does not contain a label: b'cat'"):
         load(f"webdataset:{path}")
 
 
 def test_addresses_that_differ_in_what_they_ask_for_are_different_shards(tmp_path, monkeypatch):
-    def retrieve(address, target):
-        shard(target, [(f"{address[-5]}.png", photograph())])
+    def retrieve(url, target):
+        shard(target, [(f"{url[-5]}.png", photograph())])
 
     monkeypatch.setattr(urllib.request, "urlretrieve", retrieve)
-    found = load(
-        "webdataset:https://example.org/get?f=a-{0..1}.tar", root=tmp_path, download=True
-    ).train
-    assert len(set(found.names)) == 2 and [name[-1] for name in found.names] == ["0", "1"]
+    name = "webdataset:https://example.org/get?f=a-{0..1}.tar"
+    names = list(load(name, root=tmp_path, download=True).train.names)
+    assert len(set(names)) == 2 and [name[-1] for name in names] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_what_is_no_shard_is_refused(tmp_path, content):
         shard(path, [])
     name = {"no match": tmp_path / "b*.tar", "pipe": "pipe:cat /etc/passwd"}.get(content, path)
     sentence = (
-        "not an uncompressed tar|there is no shard|no shard matches|hold no image|not from pipe"
+        "not an uncompressed tar|there is no shard|no shard matches|contain no image|not pipe"
     )
     with pytest.raises((ValueError, FileNotFoundError), match=sentence):
         load(f"webdataset:{name}")
@@ -155,19 +157,19 @@ def test_what_is_no_shard_is_refused(tmp_path, content):
 
 def test_an_address_is_fetched_once_and_only_when_allowed(tmp_path, monkeypatch):
     served = shard(tmp_path / "served.tar", samples(0, 4))
-    asked = []
+    downloads = []
 
-    def retrieve(address, target):
-        asked.append(address)
+    def retrieve(url, target):
+        downloads.append(url)
         target.write_bytes(served.read_bytes())
 
     monkeypatch.setattr(urllib.request, "urlretrieve", retrieve)
     name = "webdataset:https://example.org/../x/a-{0..1}.tar"
-    with pytest.raises(FileNotFoundError, match=r"set data.download=true to fetch it"):
+    with pytest.raises(FileNotFoundError, match=r"set data.download=true to download it"):
         load(name, root=tmp_path)
     load(name, root=tmp_path, download=True)
     load(name, root=tmp_path)
-    assert len(asked) == 2 and len(list((tmp_path / "webdataset").iterdir())) == 2
+    assert len(downloads) == 2 and len(list((tmp_path / "webdataset").iterdir())) == 2
 
 
 def test_the_webdataset_package_writes_what_we_read(tmp_path):
@@ -175,12 +177,12 @@ def test_the_webdataset_package_writes_what_we_read(tmp_path):
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
         for number in range(4):
             writer.write({"__key__": f"s{number}", "png": photograph(number), "cls": number % 2})
-    places, skipped = module.index(tmp_path / "a.tar")
+    places, skipped = index_shard(tmp_path / "a.tar")
     assert [place.label for place in places] == [0, 1, 0, 1] and not skipped
 
 
 class Table:
-    """As much of a Hugging Face table as is used."""
+    """The part of a Hugging Face table that the reader uses."""
 
     def __init__(self, count, label=True):
         kinds = {"image": "Image", "label": "ClassLabel"} if label else {"text": "Value"}
@@ -199,6 +201,7 @@ class Table:
 
 
 def fake_hub(monkeypatch, tables):
+    """Replace the datasets package by one that has only some/cats, with these tables."""
     fake = types.ModuleType("datasets")
 
     def load_dataset(name, config):
@@ -214,12 +217,8 @@ def test_a_data_set_of_the_hub(monkeypatch):
     fake_hub(monkeypatch, {"train": Table(6), "test": Table(4)})
     splits = load("hf:some/cats")
     assert (len(splits.train), len(splits.test)) == (6, 4) and splits.classes == ["cat", "dog"]
-    assert splits.train.labels.tolist() == [0, 1] * 3 and splits.train.images.shape == (
-        6,
-        3,
-        20,
-        30,
-    )
+    assert splits.train.labels.tolist() == [0, 1] * 3
+    assert splits.train.images.shape == (6, 3, 20, 30)
 
 
 def test_the_hub_explains_what_is_missing(monkeypatch):

@@ -1,20 +1,25 @@
+"""Tests of sources of images, of wrapped torch Datasets and of their labels."""
+
 import time
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, TensorDataset
+from torchvision.transforms.v2 import functional as F
 
 from antipode.data.sources import labels
-from antipode.data.sources import source as module
-from antipode.data.sources import wrap as wrapping
+from antipode.data.sources import source as source_module
+from antipode.data.sources import wrap as wrap_module
 from antipode.data.sources.catalog import load
 from antipode.data.sources.source import BrokenImages, Decoded, Memory, centre, subset
 from antipode.data.sources.wrap import wrap
 
 
 class Listed(Dataset):
+    """A Dataset of a list of items; an item that is an exception is raised."""
+
     def __init__(self, items, **attributes):
         self.items = items
         self.__dict__ |= attributes
@@ -29,6 +34,7 @@ class Listed(Dataset):
 
 
 def picture(size, seed=0):
+    """Return a random Pillow image of (height, width)."""
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8))
 
 
@@ -61,11 +67,8 @@ def test_a_dataset_of_anything_like_images_is_wrapped(kind):
 def test_a_tensor_dataset_is_wrapped_by_load():
     images = torch.randint(256, (5, 6, 8, 8), dtype=torch.uint8)
     splits = load(TensorDataset(images, torch.arange(5)))
-    assert (
-        torch.equal(splits.pretrain.images, images)
-        and splits.channels == 6
-        and len(splits.mean) == 6
-    )
+    assert torch.equal(splits.pretrain.images, images)
+    assert splits.channels == 6 and len(splits.mean) == 6
     assert splits.train.labels.tolist() == [0, 1, 2, 3, 4] and splits.test is None
 
 
@@ -91,7 +94,7 @@ def test_a_broken_item_gives_way_to_the_next_and_is_counted_once():
 
 
 def test_many_broken_images_in_a_row_are_an_error(monkeypatch):
-    monkeypatch.setattr(module, "TRIES", 5)
+    monkeypatch.setattr(source_module, "TRIES", 5)
     data = Listed(
         [(picture((20, 30)), 0), (picture((21, 30)), 0), *[OSError("gone")] * 20], targets=[0] * 22
     )
@@ -117,57 +120,49 @@ def test_grey_among_coloured_pictures_becomes_coloured_and_a_broken_first_item_i
 
 
 def test_labels_that_cannot_be_known_are_said_to_be(monkeypatch):
-    monkeypatch.setattr(wrapping, "RESIDENT", 0)
-    monkeypatch.setattr(labels, "ASKED", 2)
-    with pytest.warns(
-        UserWarning, match="has no `targets`, and 3 items are too many to read for their labels"
-    ):
+    monkeypatch.setattr(wrap_module, "RESIDENT", 0)
+    monkeypatch.setattr(labels, "MAX_READS", 2)
+    sentence = "has no `targets`, and 3 items are too many to read for their labels .at most 2."
+    with pytest.warns(UserWarning, match=sentence):
         assert wrap(Listed([(picture((20, 30)), 0)] * 3)).labels is None
     assert wrap(Listed([(picture((20, 30)), 4)] * 2)).labels.tolist() == [4, 4]
 
 
 def test_labels_of_images_of_unequal_sizes_are_read_from_the_items():
-    items = [(picture((20 + place, 30)), place % 3) for place in range(6)]
+    items = [(picture((20 + index, 30)), index % 3) for index in range(6)]
     assert wrap(Listed(items)).labels.tolist() == [0, 1, 2, 0, 1, 2]
-    joined = torch.utils.data.ConcatDataset(
-        [Listed(items, targets=[5] * 6), Listed(items, targets=[7] * 6)]
-    )
-    assert (
-        wrap(joined).labels.tolist() == [5] * 6 + [7] * 6
-    )  # as they are told, without a look at the items
-    broken = wrap(
-        Listed([*items, OSError("gone")])
-    )  # whose place the next one takes, which is the first
+    joined = ConcatDataset([Listed(items, targets=[5] * 6), Listed(items, targets=[7] * 6)])
+    # the stored labels are used, and the items are not read
+    assert wrap(joined).labels.tolist() == [5] * 6 + [7] * 6
+    # the next image replaces the broken one; after the last image this is the first
+    broken = wrap(Listed([*items, OSError("gone")]))
     assert broken.labels.tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert wrap(Listed(items), ask=False).labels is None
-    partly = [(image, None if place == 0 else label) for place, (image, label) in enumerate(items)]
-    assert wrap(Listed(partly)).labels.tolist() == [-1, 1, 2, 0, 1, 2]
+    first, *rest = items
+    assert wrap(Listed([(first[0], None), *rest])).labels.tolist() == [-1, 1, 2, 0, 1, 2]
 
 
 def test_names_have_one_number_in_train_and_test():
     def named(*names, **more):
         return Listed([(torch.zeros(3, 4, 4, dtype=torch.uint8), name) for name in names], **more)
 
-    found = load((named("cat", "dog", "owl"), named("owl", "dog", "emu")))
-    assert found.train.classes == found.test.classes == ["cat", "dog", "owl", "emu"]
-    assert (found.train.labels.tolist(), found.test.labels.tolist()) == ([0, 1, 2], [2, 1, 3])
-    folders = named(0, 1, 2), named(0, 1)
-    folders[0].classes, folders[1].classes = (
-        ["cat", "dog", "owl"],
-        ["dog", "owl"],
-    )  # as two ImageFolders have them
-    assert load(folders).test.labels.tolist() == [1, 2]
-    folders[1].classes = ["dog"]  # does not name all that are there, and says nothing so
-    assert load(folders).test.labels.tolist() == [0, 1]
-    with pytest.raises(ValueError, match="do not go together: rows of 2 classes and a number 3"):
+    splits = load((named("cat", "dog", "owl"), named("owl", "dog", "emu")))
+    assert splits.train.classes == splits.test.classes == ["cat", "dog", "owl", "emu"]
+    assert splits.train.labels.tolist() == [0, 1, 2]
+    assert splits.test.labels.tolist() == [2, 1, 3]
+    # two ImageFolders with different class folders
+    train = named(0, 1, 2, classes=["cat", "dog", "owl"])
+    test = named(0, 1, classes=["dog", "owl"])
+    assert load((train, test)).test.labels.tolist() == [1, 2]
+    test.classes = ["dog"]  # class 1 has no name, so the labels stay as they are
+    assert load((train, test)).test.labels.tolist() == [0, 1]
+    sentence = "do not match: one has rows of 2 classes, the other has the class index 3"
+    with pytest.raises(ValueError, match=sentence):
         load((named([1, 1], [0, 1]), named(0, 3)))
-    rows = load(
-        (named([1, 0], [0, 1]), named([1, 1], [0, 1]))
-    )  # one has several classes, so both are rows
-    assert (rows.train.labels.tolist(), rows.test.labels.tolist()) == (
-        [[1, 0], [0, 1]],
-        [[1, 1], [0, 1]],
-    )
+    # an image of the second has two classes, so both get rows
+    splits = load((named([1, 0], [0, 1]), named([1, 1], [0, 1])))
+    assert splits.train.labels.tolist() == [[1, 0], [0, 1]]
+    assert splits.test.labels.tolist() == [[1, 1], [0, 1]]
 
 
 def test_a_second_view_is_no_label():
@@ -177,15 +172,13 @@ def test_a_second_view_is_no_label():
 
 
 def test_many_labels_are_taken_at_once():
-    """A tensor for each of a million would take seconds."""
-    begun = time.perf_counter()
-    found, _ = labels.numbers(list(range(1000)) * 500, None)
-    assert len(found) == 500_000 and time.perf_counter() - begun < 2
+    """A tensor for each of a million labels would take seconds."""
+    start = time.perf_counter()
+    numbers, _ = labels.to_numbers(list(range(1000)) * 500, None)
+    assert len(numbers) == 500_000 and time.perf_counter() - start < 2
 
 
 def test_centre_is_resize_and_centre_crop():
-    from torchvision.transforms.v2 import functional as F
-
     image = torch.randint(256, (3, 300, 400), dtype=torch.uint8)
     expected = F.center_crop(F.resize(image, [256], antialias=True), [224, 224])
     assert torch.equal(centre(image, 224), expected)
@@ -202,6 +195,7 @@ def test_a_subset_keeps_images_and_labels_together():
 
 
 def labelled(*labels, **more):
+    """Return a wrapped Dataset of black images with these labels."""
     return wrap(
         Listed([(torch.zeros(3, 4, 4, dtype=torch.uint8), label) for label in labels], **more)
     )
@@ -211,20 +205,18 @@ def test_labels_may_be_names_or_one_hot_rows():
     named = labelled("cat", "ant", "cat", None)
     assert named.labels.tolist() == [1, 0, 1, -1] and named.classes == ["ant", "cat"]
     assert labelled(*torch.eye(3)[[2, 0, 1]]).labels.tolist() == [2, 0, 1]
-    assert labelled([1, 1, 0], [0, 0, 1]).labels.tolist() == [
-        [1, 1, 0],
-        [0, 0, 1],
-    ]  # several classes of an image
+    # the first image has two classes
+    assert labelled([1, 1, 0], [0, 0, 1]).labels.tolist() == [[1, 1, 0], [0, 0, 1]]
     assert labelled(0, 0, targets=["b", "a"]).labels.tolist() == [1, 0]
     assert labelled(0, 0, targets=np.eye(3)[[2, 0]]).labels.tolist() == [2, 0]
-    assert labelled(4, 5, targets=np.array(3)).labels.tolist() == [4, 5]  # which is of no image
+    # `targets` is a single number, not one for each image, and is ignored
+    assert labelled(4, 5, targets=np.array(3)).labels.tolist() == [4, 5]
     assert labelled(torch.tensor(3), torch.tensor([4])[0]).labels.tolist() == [3, 4]
 
 
 @pytest.mark.parametrize("odd", [{"boxes": 1}, 0.5, object()], ids=["dict", "fraction", "object"])
-def test_labels_that_are_none_are_said_and_do_without(odd):
-    with pytest.warns(
-        UserWarning, match=rf"the {type(odd).__name__} .* is none, and the labels are not used"
-    ):
+def test_labels_of_another_type_are_reported_and_not_used(odd):
+    sentence = rf"but one is the {type(odd).__name__} .*; the labels are not used"
+    with pytest.warns(UserWarning, match=sentence):
         source = labelled(odd, odd)
     assert source.labels is None and len(source) == 2

@@ -1,4 +1,4 @@
-"""Small data sets whose classes are easy to see, and tasks on them. N images, C classes."""
+"""Small data sets whose classes are easy to tell apart, and tasks on them. N images, C classes."""
 
 import torch
 from torch import nn
@@ -12,7 +12,10 @@ CPU = torch.device("cpu")
 
 
 def brightness(n, seed, classes=4, size=8, spread=20):
-    """Grey images (N,3,size,size) whose level is their class, with noise; as many of each class."""
+    """Return noisy grey images (N,3,size,size) whose brightness is their class, and labels (N,).
+
+    Every class has the same number of images.
+    """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(n)[torch.randperm(n, generator=generator)] % classes
     level = 30 + 195 * labels / (classes - 1)
@@ -20,14 +23,17 @@ def brightness(n, seed, classes=4, size=8, spread=20):
     return (level.view(-1, 1, 1, 1) + noise).round().clamp(0, 255).to(torch.uint8), labels
 
 
-def bright(train=64, test=40, **eval_view):
-    """Splits of brightness."""
-    parts = [Memory(*brightness(n, seed, **eval_view), None) for n, seed in ((train, 1), (test, 2))]
+def bright(train=64, test=40, **options):
+    """Return splits of `brightness`, with its options."""
+    parts = [Memory(*brightness(n, seed, **options), None) for n, seed in ((train, 1), (test, 2))]
     return Splits("bright", parts[0], *parts, 8, (0.5,), (0.25,))
 
 
 class Levels(nn.Module):
-    """Fixed features (N,24) of images: means of patches and their squares, so that levels in between are linear."""
+    """Fixed features (N,24) of images: the means of patches and their squares.
+
+    The squares make classes of medium brightness linearly separable from darker and brighter ones.
+    """
 
     def __init__(self, scale=1.0):
         super().__init__()
@@ -39,11 +45,12 @@ class Levels(nn.Module):
 
 
 class Net(nn.Module):
-    """A small network with batch norm whose statistics are not those of a fresh one."""
+    """A small network with batch norm. Its running statistics are not the initial ones."""
 
     def __init__(self, channels=3, width=16):
         super().__init__()
-        self.conv, self.bn = nn.Conv2d(channels, width, 3, 2, 1), nn.BatchNorm2d(width)
+        self.conv = nn.Conv2d(channels, width, 3, 2, 1)
+        self.bn = nn.BatchNorm2d(width)
         self.bn.running_mean.normal_()
         self.bn.running_var.uniform_(0.5, 2)
 
@@ -52,7 +59,7 @@ class Net(nn.Module):
 
 
 def task(splits=None, backbone=None, seed=0, size=8, **keys):
-    """A task on the CPU with the `eval` view."""
+    """Return a task on the CPU with the view `eval`."""
     splits = bright() if splits is None else splits
     backbone = (Levels() if backbone is None else backbone).eval().requires_grad_(False)
     return Task(

@@ -1,4 +1,4 @@
-"""Alignment and uniformity: the naive sums over views that the backbone really saw, and what those views are."""
+"""Tests of alignment and uniformity: naive sums over the outputs of a network, and the views."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -12,21 +12,21 @@ from antipode.data.sources.source import Memory
 from antipode.data.views.operation import Blur, Centre, Crop, Jitter, Standardise
 from antipode.data.views.views import views
 from antipode.evaluation import alignment_uniformity as module
-from antipode.evaluation.alignment_uniformity import pairs, spread, twice
-from antipode.evaluation.protocol import PROTOCOLS
+from antipode.evaluation.alignment_uniformity import alignment_uniformity, pairs, twice
+from antipode.evaluation.protocol import protocols
 from tests.evaluation.classes import Net, bright, task
 from tests.evaluation.test_nearest import Broken
 
 
-def seen(net):
-    """A list that fills with what a network puts out."""
+def recorded(net):
+    """Return a list to which every output of a network is appended."""
     outputs = []
     net.register_forward_hook(lambda _, given, out: outputs.append(out))
     return outputs
 
 
 def naive(outputs):
-    """Alignment and uniformity of batches that come as view one, view two, view one, ..."""
+    """Return alignment and uniformity of outputs in the order view 1, view 2, view 1, ..."""
     first, second = (torch.cat(outputs[side::2]).double().numpy() for side in (0, 1))
     first, second = (part / np.linalg.norm(part, axis=1)[:, None] for part in (first, second))
     near = np.mean([((a - b) ** 2).sum() for a, b in zip(first, second, strict=True)])
@@ -40,21 +40,21 @@ def naive(outputs):
 def test_the_numbers_are_the_naive_sums_of_what_the_networks_saw(monkeypatch):
     monkeypatch.setattr(module, "BATCH", 10)
     net, head = Net().eval(), nn.Linear(16, 5)
-    outputs, projected = seen(net), seen(head)
-    found = spread(task(bright(), net, head=head))
+    outputs, projected = recorded(net), recorded(head)
+    result = alignment_uniformity(task(bright(), net, head=head))
     assert [len(batch) for batch in outputs] == [10] * 8  # 40 test images, two views each
     near, even = naive(outputs)
-    assert found.value == pytest.approx(near, rel=1e-4) and found.more[
+    assert result.value == pytest.approx(near, rel=1e-4) and result.more[
         "uniformity"
     ] == pytest.approx(even, rel=1e-4)
     near, even = naive(projected)
-    assert found.more["head alignment"] == pytest.approx(near, rel=1e-4)
-    assert found.more["head uniformity"] == pytest.approx(even, rel=1e-4)
-    assert found.n == 40 and found.split == "test" and "alignment" in found.settings["value"]
+    assert result.more["head alignment"] == pytest.approx(near, rel=1e-4)
+    assert result.more["head uniformity"] == pytest.approx(even, rel=1e-4)
+    assert result.n == 40 and result.split == "test" and "alignment" in result.settings["value"]
 
 
 def test_without_a_head_there_is_the_backbone_alone():
-    assert list(spread(task(backbone=Net())).more) == ["uniformity"]
+    assert list(alignment_uniformity(task(backbone=Net())).more) == ["uniformity"]
 
 
 class Constant(nn.Module):
@@ -68,10 +68,10 @@ class Noise(nn.Module):
 
 
 def test_the_ends_of_the_scale():
-    """A collapsed backbone is aligned and not uniform; noise is uniform, near -4, and not aligned."""
-    still = spread(task(backbone=Constant()))
-    assert still.value == still.more["uniformity"] == 0
-    wild = spread(task(bright(test=400), Noise()))
+    """A collapsed backbone is aligned and not uniform. Noise is uniform and not aligned."""
+    still = alignment_uniformity(task(backbone=Constant()))
+    assert still.value == 0 and still.more["uniformity"] == pytest.approx(0, abs=1e-6)
+    wild = alignment_uniformity(task(bright(test=400), Noise()))
     assert wild.value == pytest.approx(2, abs=0.1) and wild.more["uniformity"] == pytest.approx(
         -3.9, abs=0.15
     )
@@ -92,7 +92,7 @@ def test_the_same_seed_draws_the_same_images_and_views(monkeypatch):
 def test_how_many_images(monkeypatch, images, batch, test, n):
     monkeypatch.setattr(module, "IMAGES", images)
     monkeypatch.setattr(module, "BATCH", batch)
-    assert spread(task(bright(test=test), Net())).n == n
+    assert alignment_uniformity(task(bright(test=test), Net())).n == n
 
 
 def test_views_are_mocos_with_the_pixels_of_evaluation():
@@ -113,23 +113,23 @@ def test_views_are_mocos_with_the_pixels_of_evaluation():
 def test_labels_are_not_read_and_train_serves_where_there_is_no_test():
     splits = bright()
     bare = Memory(splits.train.images)
-    found = spread(task(replace(splits, train=bare, test=None), Net()))
-    assert found.split == "train" and found.n == 64
+    result = alignment_uniformity(task(replace(splits, train=bare, test=None), Net()))
+    assert result.split == "train" and result.n == 64
 
 
 def test_images_of_one_channel():
     images = torch.randint(256, (12, 1, 8, 8), dtype=torch.uint8)
     grey = replace(bright(), test=Memory(images))
-    assert np.isfinite(spread(task(grey, Net(channels=1))).value)
+    assert np.isfinite(alignment_uniformity(task(grey, Net(channels=1))).value)
 
 
 def test_wrong_input_is_a_sentence():
     splits = bright()
-    with pytest.raises(ValueError, match="compares images with each other, and bright has 1"):
-        spread(task(replace(splits, test=Memory(splits.test.images[:1])), Net()))
-    with pytest.raises(ValueError, match="backbone has features that are infinite or not a number"):
-        spread(task(backbone=Broken()))
+    with pytest.raises(ValueError, match="needs at least two images, but bright has 1"):
+        alignment_uniformity(task(replace(splits, test=Memory(splits.test.images[:1])), Net()))
+    with pytest.raises(ValueError, match="backbone has features that are NaN or infinite"):
+        alignment_uniformity(task(backbone=Broken()))
 
 
 def test_it_stands_in_the_list():
-    assert PROTOCOLS["alignment-uniformity"].run is spread
+    assert protocols()["alignment-uniformity"].run is alignment_uniformity

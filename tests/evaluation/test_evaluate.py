@@ -1,9 +1,13 @@
-"""`evaluate` as users call it: on runs and on what is none; scores that can be repeated; labels that do not leak."""
+"""Tests of `antipode.evaluate` on runs and other networks: scores, data sets, labels, errors."""
 
 import errno
 import json
 import re
 import shutil
+import subprocess
+import sys
+import warnings
+from collections import Counter
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,7 +19,6 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import antipode
-from antipode import api
 from antipode.data.sources.catalog import load
 from antipode.data.sources.pack import pack
 from antipode.data.sources.source import Memory
@@ -23,10 +26,13 @@ from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD, Splits
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
 from antipode.evaluation.score import Result
+from antipode.nets import weights as weights_module
 from antipode.nets.backbone import backbone
 from antipode.nets.weights import Normal, start, tensors, write
+from antipode.runs import network as network_module
+from antipode.runs import run as run_module
 from antipode.runs.folder import RunFolder
-from antipode.runs.run import subject
+from antipode.runs.run import opened
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +77,7 @@ def test_scores_on_other_data_do_not_replace_the_runs_own(run, monkeypatch):
     own, plain = antipode.evaluate(run)["knn"], load
     other = replace(plain("digits"), name="other", test=plain("digits").train)
     monkeypatch.setattr(
-        "antipode.api.load", lambda name, *_: other if name == "other" else plain(name)
+        "antipode.runs.run.load", lambda name, *_: other if name == "other" else plain(name)
     )
     score = antipode.evaluate(run, data="other")["knn"]
     assert antipode.Run(run.path).scores["knn"] == own.json()
@@ -80,7 +86,7 @@ def test_scores_on_other_data_do_not_replace_the_runs_own(run, monkeypatch):
 
 
 def own(count, seed, channels=1):
-    """Labelled images of one's own: brightness is the class."""
+    """Return your own Dataset of labelled images, whose brightness is the class."""
     draw = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 3
     noise = torch.randint(0, 60, (count, channels, 8, 8), generator=draw)
@@ -117,7 +123,7 @@ def test_a_run_knows_the_datasets_of_ones_own_that_it_was_given(tmp_path):
     named = antipode.evaluate(run, "linear-fast", data=(train, test))["linear-fast"]
     assert antipode.evaluate(run, "linear-fast")["linear-fast"] == named
     assert set(run.scores) == {"linear-fast"}, (
-        "its own data need no name, and are known when they are given again"
+        "the run's own data set has no suffix, even if it is passed again"
     )
     antipode.evaluate(run, "linear-fast", data=(test, train))
     assert set(run.scores) == {"linear-fast", "linear-fast@TensorDataset"}
@@ -125,7 +131,7 @@ def test_a_run_knows_the_datasets_of_ones_own_that_it_was_given(tmp_path):
     assert "MAP" in antipode.report(iter([run])).read_text().upper()
     again = antipode.embed(run.path, train, backbone=net)
     assert torch.equal(again.x, antipode.embed(run, train).x)
-    with pytest.raises(ValueError, match="give data= again"):
+    with pytest.raises(ValueError, match="pass data= again"):
         antipode.evaluate(antipode.Run(run.path, net), "linear-fast")
 
 
@@ -136,14 +142,17 @@ def test_a_module_that_takes_colours_is_trained_on_grey_images_too(tmp_path):
     )
     assert antipode.evaluate(run)["knn"].value > 10
     wide = nn.Sequential(nn.Conv2d(5, 16, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    with pytest.raises(ValueError, match="sees images of 5 channels, but digits has 1"):
+    with pytest.raises(ValueError, match="takes images of 5 channels, but digits has 1"):
         antipode.pretrain(
             "digits.simclr", backbone=wide, epochs=1, out=tmp_path / "wide", quiet=True
         )
 
 
 def test_weights_of_a_network_for_colours_see_grey_as_before(tmp_path):
-    """The first layer, summed over its colours, gives of grey images what it gave of the same grey three times."""
+    """The weights of the first layer are summed over the colours.
+
+    The output for a grey image is then that for the same image in three equal channels.
+    """
     net = backbone("resnet10-slim", stem="small")
     torch.save(net.state_dict(), tmp_path / "colours.pth")
     grey = backbone("resnet10-slim", stem="small", channels=1)
@@ -181,14 +190,14 @@ def test_labels_that_leave_numbers_out_are_classes_in_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (5, "data is a name, a torch Dataset or a pair .* not int"),
+        (5, "data must be a name, a torch Dataset or a pair .* not int"),
         ((own(9, 0), 5), "not TensorDataset and int"),
         ((), "not nothing"),
-        ([torch.zeros(3)] * 64, "not 64 of Tensor: a class with __len__"),
+        ([torch.zeros(3)] * 64, "not 64 objects of type Tensor; subclass torch.utils.data.Dataset"),
         (TensorDataset(torch.zeros(0, 3, 8, 8)), "TensorDataset has no items"),
         (TensorDataset(torch.zeros(2, 40, 40, 3)), "looks like .H,W,C."),
-        ((own(9, 0), own(9, 0, channels=3)), "train images have 1 channels and test images 3"),
-        ("python:TensorDataset", "came from Python, as a TensorDataset"),
+        ((own(9, 0), own(9, 0, channels=3)), "images have 1 channels, but test images have 3"),
+        ("python:TensorDataset", "a TensorDataset that was passed from Python"),
     ],
 )
 def test_what_is_no_data_is_a_sentence(run, data, sentence):
@@ -205,9 +214,7 @@ def test_an_untrained_network_is_the_same_for_the_same_seed_and_another_for_anot
     ]
     assert score[0] == score[1] != score[2]
     assert (tmp_path / "a" / "scores.json").exists()
-    assert not (
-        tmp_path / "a" / "recipe.json"
-    ).exists()  # it is no run, and nothing can go on with it
+    assert not (tmp_path / "a" / "recipe.json").exists()  # it is not a run that can be resumed
 
 
 @pytest.mark.parametrize("prefix", ["", "state_dict.module.encoder_q."])
@@ -221,7 +228,7 @@ def test_a_file_of_the_runs_own_weights_scores_as_the_run(run, tmp_path, prefix)
 
 
 def test_weights_bring_their_own_stem(tmp_path):
-    """A network with ImageNet's stem, scored on small images, keeps it."""
+    """A network with ImageNet's stem keeps it, even if it is scored on small images."""
     net = backbone("resnet10-slim", stem="imagenet", channels=1)
     torch.save(net.state_dict(), tmp_path / "large.pth")
     antipode.evaluate(
@@ -237,10 +244,10 @@ def test_a_module_of_ones_own_takes_the_weights_of_its_run(tmp_path):
     run = antipode.pretrain(
         "digits.simclr", backbone=made[0], epochs=1, out=tmp_path / "own", quiet=True
     )
-    again = antipode.Run(run.path)  # as another process has it
+    again = antipode.Run(run.path)  # as another process opens it
     assert antipode.evaluate(again, backbone=made[1])["knn"].value > 10
     for call in (antipode.evaluate, antipode.load_backbone, antipode.analyse):
-        with pytest.raises(ValueError, match="a module of one's own"):
+        with pytest.raises(ValueError, match="trained your own module"):
             call(again)
 
 
@@ -252,18 +259,18 @@ def test_the_run_on_a_module_of_ones_own_goes_wherever_runs_go(tmp_path):
     assert set(antipode.evaluate(run, ["knn", "knn-head"])) == {"knn", "knn-head"}
     features = antipode.embed(run, "digits")
     assert features.x.shape == (1797, 16)
-    found = antipode.analyse(run, ["spectrum", "npc"], images=64)["own"]
-    assert not any("skipped" in one for one in found.values())
+    results = antipode.analyse(run, ["spectrum", "npc"], images=64)["own"]
+    assert not any("skipped" in result for result in results.values())
     assert antipode.export(run, "safetensors", tmp_path / "own.safetensors").exists()
     stored, loaded = load_file(run.path / "backbone.safetensors"), tensors(run.backbone())
     assert stored.keys() == loaded.keys() and all(
         torch.equal(stored[key], loaded[key]) for key in stored
     )
     with torch.no_grad():
-        net.double()[0].weight.zero_()  # what becomes of the module later does not matter
+        net.double()[0].weight.zero_()  # the run does not depend on later changes of the module
     assert all(torch.equal(stored[key], value) for key, value in tensors(run.backbone()).items())
-    found = antipode.analyse(iter([run]), ["spectrum"], images=64)
-    assert "skipped" not in found["own"]["spectrum"]
+    results = antipode.analyse(iter([run]), ["spectrum"], images=64)
+    assert "skipped" not in results["own"]["spectrum"]
 
 
 WRONG = {
@@ -276,7 +283,7 @@ WRONG = {
     ),
     "torchvision:resnet99": (
         {"data": "shapes"},
-        r"\(known are resnet18, resnet34, .*, resnext50_32x4d\)",
+        r"\(choose from resnet18, resnet34, .*, resnext50_32x4d\)",
     ),
     "nowhere": ({}, "nowhere holds no finished run"),
 }
@@ -290,9 +297,9 @@ def test_what_cannot_be_evaluated_is_refused_in_a_sentence(name):
 
 
 def test_a_run_keeps_its_scores_to_itself(run, tmp_path):
-    with pytest.raises(ValueError, match="belong into that run"):
+    with pytest.raises(ValueError, match="belong to that run"):
         antipode.evaluate(run, out=tmp_path)
-    with pytest.raises(ValueError, match="nothing to evaluate"):
+    with pytest.raises(ValueError, match="no protocol was given"):
         antipode.evaluate(run, protocols=[])
 
 
@@ -314,21 +321,21 @@ def test_what_another_process_files_in_the_meantime_stays(run, monkeypatch):
         return Result(1.0, "%", {}, 3)
 
     (run.path / "scores.json").unlink(missing_ok=True)
-    monkeypatch.setitem(protocol.PROTOCOLS, "ours", protocol.Protocol(meanwhile, ""))
+    monkeypatch.setitem(protocol.protocols(), "ours", protocol.Protocol(meanwhile, ""))
     antipode.evaluate(run, protocols=["ours"])
     assert list(antipode.Run(run.path).scores) == ["theirs", "ours"]
 
 
 def test_a_score_that_cannot_be_filed_is_still_given(run, monkeypatch):
-    """A folder of somebody else: nothing in it can be written, neither scores nor features."""
+    """Neither scores nor features can be written to the folder of another user."""
     (run.path / "scores.json").unlink(missing_ok=True)
     shutil.rmtree(run.path / "features", ignore_errors=True)
-    opened = Path.open
+    plain_open = Path.open
 
     def locked(path, mode="r", *rest, **more):
         if run.path in path.parents and mode not in ("r", "rb"):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return opened(path, mode, *rest, **more)
+        return plain_open(path, mode, *rest, **more)
 
     monkeypatch.setattr(Path, "open", locked)
     with pytest.warns(
@@ -357,7 +364,7 @@ def test_networks_do_not_share_a_folder_with_a_run_or_each_other(run, tmp_path):
     ):
         with pytest.raises(ValueError, match="another --out"):
             antipode.evaluate(name, ["knn20"], data="digits", out=out, seed=seed)
-    with pytest.raises(ValueError, match="scores of a network that no run made"):
+    with pytest.raises(ValueError, match="scores of a network that no run trained"):
         antipode.pretrain("digits.dcl", epochs=1, out=tmp_path / "net", quiet=True)
     antipode.evaluate("random:resnet10-slim", ["knn20"], out=tmp_path / "shapes")
     file = tmp_path / "shapes.pth"
@@ -366,17 +373,16 @@ def test_networks_do_not_share_a_folder_with_a_run_or_each_other(run, tmp_path):
         antipode.evaluate(
             f"file:{file}@resnet10-slim", ["knn20"], data=data, out=tmp_path / "theirs"
         )
-    assert (
-        len(RunFolder(tmp_path / "theirs").read_json("scores.json")) == 2
-    )  # the second data set has its own place
+    # the packed data set is another data set, so its score has another name
+    assert len(RunFolder(tmp_path / "theirs").read_json("scores.json")) == 2
 
 
 class Forbidden(Memory):
-    """Images whose labels must not be asked for, unless they were taken away."""
+    """Images that raise an error if their labels are read, unless the labels were removed."""
 
     @property
     def labels(self):
-        assert self.__dict__["kept"] is None, "somebody looked at the labels"
+        assert self.__dict__["kept"] is None, "the labels were read"
 
     @labels.setter
     def labels(self, value):
@@ -384,13 +390,14 @@ class Forbidden(Memory):
 
 
 def test_pretraining_never_sees_labels(tmp_path, monkeypatch):
-    """A source that fails when its labels are looked at trains to the same weights."""
+    """Training on a source that does not allow reading its labels gives the same weights."""
     images = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8)
     weights = []
     for kind in (Memory, Forbidden):
         source = kind(images, torch.zeros(64).long())
         splits = Splits("toy", source, source, None, 32)
-        monkeypatch.setattr("antipode.api.load", lambda *_, splits=splits: splits)
+        for module in ("training.pretrain", "runs.run"):
+            monkeypatch.setattr(f"antipode.{module}.load", lambda *_, splits=splits: splits)
         out = tmp_path / kind.__name__
         values = {"train.epochs": 2, "train.batch": 32, "optim.network.warmup": 0}
         run = antipode.pretrain("shapes.dcl", out=out, overrides=values, quiet=True)
@@ -402,23 +409,24 @@ def test_pretraining_never_sees_labels(tmp_path, monkeypatch):
 
 def test_every_protocol_of_the_contract_is_there():
     names = (
-        "knn knn20 knn200 knn-head linear linear-simo linear-eqco-simclr linear-jcl linear-adco linear-simclr "
-        "linear-byol linear-simsiam linear-fast semi-1 semi-10 svm-voc07 lowshot-svm linear-places205 "
-        "linear-adco-places205 linear-inat18 detect-voc detect-coco segment-coco alignment-uniformity"
+        "knn knn20 knn200 knn-head linear linear-simo linear-eqco-simclr linear-jcl linear-adco "
+        "linear-simclr linear-byol linear-simsiam linear-fast semi-1 semi-10 svm-voc07 lowshot-svm "
+        "linear-places205 linear-adco-places205 linear-inat18 detect-voc detect-coco segment-coco "
+        "alignment-uniformity"
     )
     assert set(names.split()) <= set(antipode.list_protocols())
-    for name, one in protocol.PROTOCOLS.items():
+    for name, one in protocol.protocols().items():
         assert re.fullmatch(r"\S.{10,110}", one.about), name
 
 
 def test_each_score_is_filed_before_the_next_protocol_starts(run, monkeypatch):
-    """A protocol of hours that fails takes nothing of the others with it."""
+    """A protocol that fails after hours does not lose the scores of the others."""
 
     def fail(task):
         raise RuntimeError("out of luck")
 
     (run.path / "scores.json").unlink(missing_ok=True)
-    monkeypatch.setitem(protocol.PROTOCOLS, "fail", protocol.Protocol(fail, ""))
+    monkeypatch.setitem(protocol.protocols(), "fail", protocol.Protocol(fail, ""))
     with pytest.raises(RuntimeError):
         antipode.evaluate(run, protocols=["knn20", "fail"])
     assert list(antipode.Run(run.path).scores) == ["knn20"]
@@ -435,10 +443,10 @@ def test_images_that_are_seen_twice_are_embedded_once(run, monkeypatch):
 
 def test_a_result_is_a_score_with_its_protocol(run, monkeypatch):
     result = Result(12.0, "points", {"a": 1}, 7, {"b": 2.0}, "validation", "best")
-    monkeypatch.setitem(protocol.PROTOCOLS, "toy", protocol.Protocol(lambda task: result, ""))
+    monkeypatch.setitem(protocol.protocols(), "toy", protocol.Protocol(lambda task: result, ""))
     score = antipode.evaluate(run, protocols=["toy"], seed=5)["toy"]
     assert (score.value, score.unit, score.n, score.more) == (12.0, "points", 7, {"b": 2.0})
-    assert score.settings == {"size": 8, "a": 1}, "a score says at which size images were seen"
+    assert score.settings == {"size": 8, "a": 1}, "a score records the size of the views"
     assert (score.split, score.epoch, score.seed) == ("validation", "best", 5)
     assert score.line() == "toy: 12.00 points, b 2.00 (digits validation, n = 7)"
 
@@ -449,13 +457,13 @@ def test_of_several_protocols_one_that_does_not_fit_does_not_cost_the_others(tmp
     data = tuple(
         TensorDataset(*(part[at] for part in small)) for at in (slice(0, 40), slice(40, 60))
     )
-    output = r"^knn, knn200: .*; linear-fast and knn20 went well and are in .*scores\.json"
-    with pytest.raises(ValueError, match=output) as refusal:
+    output = r"^knn, knn200: .*; linear-fast and knn20 succeeded and are in .*scores\.json"
+    with pytest.raises(ValueError, match=output) as error:
         antipode.evaluate(run, ["linear-fast", "knn", "knn20", "knn200"], data=data)
-    assert list(refusal.value.scores) == ["linear-fast", "knn20"]
+    assert list(error.value.scores) == ["linear-fast", "knn20"]
     filed = json.loads((run.path / "scores.json").read_text())
     assert [name.partition("@")[0] for name in filed] == ["linear-fast", "knn20"]
-    with pytest.raises(ValueError, match=r"^a vote of the 200 nearest needs as many train images"):
+    with pytest.raises(ValueError, match=r"^a vote of the 200 nearest needs at least 200 train"):
         antipode.evaluate(run, ["knn"], data=data)
 
 
@@ -476,7 +484,7 @@ def test_following_knn_on_images_without_labels_is_said_to_do_nothing(tmp_path):
         "quiet": True,
     }
     data = TensorDataset(pixels)
-    with pytest.warns(UserWarning, match="monitor.knn_every does nothing: .* has no labels"):
+    with pytest.warns(UserWarning, match="monitor.knn_every has no effect: .* has no labels"):
         antipode.pretrain(
             method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked
         )
@@ -493,7 +501,7 @@ def test_following_knn_with_other_labels_than_one_for_each_image_does_nothing(la
     }
     data = (TensorDataset(pixels, labels), TensorDataset(pixels, labels))
     with pytest.warns(
-        UserWarning, match="monitor.knn_every does nothing: .* has no one label for each image"
+        UserWarning, match="monitor.knn_every has no effect: .* has no one label for each image"
     ):
         antipode.pretrain(
             method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked
@@ -512,22 +520,22 @@ def test_a_labelled_dataset_without_test_images_is_scored_on_a_tenth_of_it(tmp_p
     run = antipode.pretrain(
         method="simclr", data=data, backbone="resnet10-slim", out=tmp_path / "run", **asked
     )
-    assert len(run.metrics()) == 4  # pretraining, which needs no labels, sees all of them
+    assert len(run.metrics()) == 4  # pretraining needs no labels and uses all images
     with pytest.warns(
         UserWarning, match=r"no test images and is scored on (\d+) of its labelled images"
     ):
         score = antipode.evaluate(run, ["knn20"])["knn20"]
     assert 30 <= score.n <= 40 and score.settings["train images"] == 400 - score.n
-    assert torch.equal(antipode.embed(run, data).y, digits.labels[:400])  # as they come
+    assert torch.equal(antipode.embed(run, data).y, digits.labels[:400])  # in their order
 
 
 def test_a_network_sees_other_images_as_it_saw_its_own(run, tmp_path, monkeypatch):
-    """Mean and deviation of the pixels are those that it was trained with, wherever it is used."""
-    seen, plain = [], api.make_views
+    """Pixels are normalised with the mean and deviation of training, on every data set."""
+    normals, plain = [], run_module.make_views
     monkeypatch.setattr(
-        api,
+        run_module,
         "make_views",
-        lambda *a, **k: seen.append((a[0], k["mean"], k["std"])) or plain(*a, **k),
+        lambda *a, **k: normals.append((a[0], k["mean"], k["std"])) or plain(*a, **k),
     )
     own = load("digits")
     odd = (
@@ -538,37 +546,38 @@ def test_a_network_sees_other_images_as_it_saw_its_own(run, tmp_path, monkeypatc
     assert load(data).mean != pytest.approx(own.mean, rel=0.1)
     antipode.evaluate(run, ["knn20"], data=data)
     antipode.embed(run, data[0])
-    assert len(seen) == 2
-    for policy, mean, std in seen:
+    assert len(normals) == 2
+    for policy, mean, std in normals:
         assert (
             policy == "eval" and mean == pytest.approx(own.mean) and std == pytest.approx(own.std)
         )
-    antipode.evaluate(
-        "random:resnet10-slim", ["knn20"], data=data, out=tmp_path / "r"
-    )  # which has seen nothing
-    assert seen[-1][1] == pytest.approx(load(data).mean * 3)  # in three channels
+    # an untrained network uses the normalisation of the data set, in three channels; few images,
+    # since it sees them at 224 px
+    few = tuple(TensorDataset(part.images[:60], part.labels[:60]) for part in odd)
+    antipode.evaluate("random:resnet10-slim", ["knn20"], data=few, out=tmp_path / "r")
+    assert normals[-1][1] == pytest.approx(load(few).mean * 3)
 
 
 def test_weights_with_imagenets_stem_see_pixels_as_imagenets_are(tmp_path):
     for stem, expected in (("imagenet", Normal(IMAGENET_MEAN, IMAGENET_STD)), ("small", None)):
         torch.save(backbone("resnet18", stem=stem).state_dict(), tmp_path / f"{stem}.pth")
-        assert subject(f"file:{tmp_path / stem}.pth@resnet18", data="cifar10").normal == expected
-    assert subject("random:resnet18", data="cifar10").normal is None
+        assert opened(f"file:{tmp_path / stem}.pth@resnet18", data="cifar10").normal == expected
+    assert opened("random:resnet18", data="cifar10").normal is None
 
 
 def test_weights_of_a_run_say_how_pixels_were_normalised(run):
-    found = subject(f"file:{run.path / 'backbone.safetensors'}@resnet10-slim", data="digits").normal
-    assert found == subject(str(run.path)).normal and found.mean == pytest.approx(
+    normal = opened(f"file:{run.path / 'backbone.safetensors'}@resnet10-slim", data="digits").normal
+    assert normal == opened(str(run.path)).normal and normal.mean == pytest.approx(
         load("digits").mean
     )
-    assert subject(f"file:{run.path}@resnet10-slim", data="digits").normal == found
+    assert opened(f"file:{run.path}@resnet10-slim", data="digits").normal == normal
     antipode.export(run, "safetensors", "out.safetensors")
-    assert subject("file:out.safetensors@resnet10-slim", data="digits").normal == found
-    for text in ("0.5", "null", "x", '{"mean": 1}'):  # somebody else's word
+    assert opened("file:out.safetensors@resnet10-slim", data="digits").normal == normal
+    for text in ("0.5", "null", "x", '{"mean": 1}'):  # written by other software
         save_file(
             tensors(run.backbone()), "theirs.safetensors", metadata={"pixels": text, "mean": "0.5"}
         )
-        assert subject("file:theirs.safetensors@resnet10-slim", data="digits").normal is None
+        assert opened("file:theirs.safetensors@resnet10-slim", data="digits").normal is None
 
 
 def test_the_same_weights_are_the_same_file(run, tmp_path):
@@ -578,18 +587,19 @@ def test_the_same_weights_are_the_same_file(run, tmp_path):
 
 
 def test_a_score_is_not_filed_in_a_run_that_took_the_folder_meanwhile(tmp_path, monkeypatch):
-    """An evaluation may take hours, and somebody may train there anew."""
+    """An evaluation may take hours, and another run may be trained in the folder meanwhile."""
     ask = {"epochs": 1, "out": tmp_path / "run", "quiet": True}
     antipode.pretrain("digits.dcl", **ask)
-    plain = protocol.PROTOCOLS["knn20"]
+    plain = protocol.protocols()["knn20"]
 
     def slow(task):
         antipode.pretrain("digits.dcl", seed=5, overwrite=True, **ask)
         return plain.run(task)
 
-    monkeypatch.setitem(protocol.PROTOCOLS, "knn20", plain._replace(run=slow))
+    monkeypatch.setitem(protocol.protocols(), "knn20", plain._replace(run=slow))
     with pytest.raises(
-        ValueError, match="holds another run by now: knn20 of the one before is not filed"
+        ValueError,
+        match=r"now holds another run: the score knn20 of the earlier one is not stored$",
     ):
         antipode.evaluate(tmp_path / "run", ["knn20"])
     assert not (tmp_path / "run" / "scores.json").exists()
@@ -599,13 +609,69 @@ def test_a_damaged_checkpoint_does_not_keep_the_backbone_from_being_scored(tmp_p
     run = antipode.pretrain("digits.dcl", epochs=1, out=tmp_path / "run", quiet=True)
     for file in (run.path / "checkpoints").glob("*.sum"):
         file.write_text("x")
-    with pytest.warns(UserWarning, match=r"the head is not known.*step-.*: its checksum is wrong"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # knn20 does not use the head, so it reads no checkpoint
         assert antipode.evaluate(run, ["knn20"])["knn20"].value > 0
+    with pytest.warns(UserWarning, match=r"the head is unknown.*step-.*: its checksum is wrong"):
+        more = antipode.evaluate(run, ["alignment-uniformity"])["alignment-uniformity"].more
+    assert list(more) == ["uniformity"]  # of the backbone alone
+
+
+def counted(monkeypatch):
+    """Count the networks and learners that are built, and the checkpoints that are read."""
+    counts = Counter()
+
+    def count(module, name):
+        plain = getattr(module, name)
+
+        def call(*arguments, **options):
+            counts[name] += 1
+            return plain(*arguments, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    count(weights_module, "make_backbone")  # for the weights of a run
+    count(network_module, "make_backbone")  # for a network that no run trained
+    count(run_module, "build_learner")
+    count(run_module.checkpoint, "load")
+    return counts
+
+
+@pytest.mark.parametrize("name", ["knn", "knn20", "linear-fast"])
+def test_a_score_of_the_backbone_builds_one_network_and_reads_no_checkpoint(name, run, monkeypatch):
+    counts = counted(monkeypatch)
+    antipode.evaluate(run.path, [name])
+    assert counts == {"make_backbone": 1}
+
+
+def test_a_score_of_the_head_builds_one_learner(run, monkeypatch):
+    counts = counted(monkeypatch)
+    antipode.evaluate(run.path, ["knn-head", "knn"])
+    # one network for the backbone of the run, and one inside the learner that has the head
+    assert counts == {"make_backbone": 2, "build_learner": 1, "load": 1}
+
+
+def test_a_network_that_no_run_trained_is_built_once(tmp_path, monkeypatch):
+    counts = counted(monkeypatch)
+    antipode.evaluate("random:resnet10-slim", ["knn", "knn20"], data="digits", out=tmp_path / "net")
+    assert counts == {"make_backbone": 1}
+
+
+def test_a_knn_score_of_images_in_memory_loads_neither_torchvision_nor_the_compiler(run):
+    """Importing either of them takes longer than the rest of the evaluation."""
+    code = (
+        "import sys, antipode\n"
+        "antipode.evaluate(sys.argv[1])\n"
+        "print([name for name in ('torchvision', 'torch._dynamo') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(run.path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout == "[]\n", result.stderr
 
 
 @pytest.mark.parametrize("kind", ["random", "file"])
 def test_a_network_that_was_scored_stays_the_one_it_was(kind, run, tmp_path):
-    """Without `data` it is built for what it was scored on first, and not for another set's channels and sizes."""
+    """Without `data`, the network is built for the data set that it was scored on first."""
     name = (
         f"file:{run.path / 'backbone.safetensors'}@resnet10-slim"
         if kind == "file"

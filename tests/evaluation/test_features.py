@@ -1,11 +1,11 @@
-"""Features are a function of weights, images and view; labels reach evaluations only, and of them the test's never."""
+"""Tests of feature extraction and its cache, and of the labels that protocols need."""
 
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path  # noqa: F401  (of the ranks)
+from pathlib import Path  # noqa: F401  (used by the code that the ranks run)
 from typing import ClassVar
 
 import numpy as np
@@ -50,18 +50,22 @@ def task(**changes):
 
 
 def test_features_are_the_networks_own_and_leave_its_mode_and_state_alone():
-    net, source, eval_view = Net().train(), images(), views("eval", size=8)
+    net = Net().train()
+    source = images()
+    eval_view = views("eval", size=8)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    found = extract(net, eval_view, source, batch=7)
+    features = extract(net, eval_view, source, batch=7)
     assert net.training
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     with torch.no_grad():
-        torch.testing.assert_close(found.x, net.eval()(eval_view(source.images)[0]))
-    assert torch.equal(found.y, source.labels)
+        torch.testing.assert_close(features.x, net.eval()(eval_view(source.images)[0]))
+    assert torch.equal(features.y, source.labels)
 
 
 def test_the_cache_answers_for_the_same_weights_images_and_view_only(tmp_path):
-    net, source, eval_view = Net(), images(), views("eval", size=8)
+    net = Net()
+    source = images()
+    eval_view = views("eval", size=8)
     first = extract(net, eval_view, source, cache=tmp_path)
     calls = net.calls
     again = extract(net, eval_view, source, cache=tmp_path)
@@ -74,13 +78,13 @@ def test_the_cache_answers_for_the_same_weights_images_and_view_only(tmp_path):
 
 
 def test_the_key_changes_with_whatever_changes_features():
-    source, eval_view = images(), views("eval", size=8)
+    source = images()
+    eval_view = views("eval", size=8)
     torch.manual_seed(0)
     net = Net()
     keys = [key(net, eval_view, source)]
-    assert (
-        key(net, views("eval", size=8), replace(source, labels=None)) == keys[0]
-    )  # labels are not features
+    # labels have no effect on features
+    assert key(net, views("eval", size=8), replace(source, labels=None)) == keys[0]
     pixels = source.images.clone()
     pixels[-1, -1, -1, -1] ^= 1
     keys.append(key(net, eval_view, replace(source, images=pixels)))
@@ -97,13 +101,15 @@ def test_the_key_is_the_same_in_another_process():
         "import torch; from tests.evaluation.test_features import *; torch.manual_seed(0);"
         "print(key(Net(), views('shapes-eval', size=8), images()))"
     )
-    found = {subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(2)}
+    printed = {subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(2)}
     torch.manual_seed(0)
-    assert found == {key(Net(), views("shapes-eval", size=8), images()) + "\n"}
+    assert printed == {key(Net(), views("shapes-eval", size=8), images()) + "\n"}
 
 
 def test_a_damaged_cache_is_made_again(tmp_path):
-    net, source, eval_view = Net(), images(), views("eval", size=8)
+    net = Net()
+    source = images()
+    eval_view = views("eval", size=8)
     first = extract(net, eval_view, source, cache=tmp_path)
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:100])
@@ -115,7 +121,7 @@ def test_features_that_are_no_numbers_are_refused():
     net = Net()
     with torch.no_grad():
         net.linear.bias[0] = torch.nan
-    with pytest.raises(ValueError, match="50 of 50 images have features that are not numbers"):
+    with pytest.raises(ValueError, match="50 of 50 images have NaN or infinite features"):
         extract(net, views("eval", size=8), images())
 
 
@@ -124,12 +130,18 @@ def test_features_that_are_no_numbers_are_refused():
 def test_two_ranks_make_the_features_of_one(tmp_path):
     code = tmp_path / "two.py"
     code.write_text(
-        "import sys, torch; from antipode import dist; from tests.evaluation.test_features import *\n"
+        "import sys, torch\n"
+        "from antipode import dist\n"
+        "from tests.evaluation.test_features import *\n"
         "torch.set_num_threads(1); dist.setup('cpu'); torch.manual_seed(0)\n"
-        "net, folder = Net(), Path(sys.argv[1]) / f'folder-{dist.rank()}'\n"  # a disk of its own for each rank
-        "for _ in range(2): found = extract(net, views('eval', size=8), images(51), batch=7, cache=folder)\n"
-        "assert folder.exists() == (dist.rank() == 0)\n"  # 51: shares are not equal
-        "torch.save(tuple(found), f'{sys.argv[1]}/{dist.rank()}.pt'); dist.leave()\n"
+        "net = Net()\n"
+        # each rank has its own folder, as on separate disks
+        "folder = Path(sys.argv[1]) / f'folder-{dist.rank()}'\n"
+        # 51 images cannot be divided equally among two ranks
+        "source, eval_view = images(51), views('eval', size=8)\n"
+        "for _ in range(2): features = extract(net, eval_view, source, batch=7, cache=folder)\n"
+        "assert folder.exists() == (dist.rank() == 0)\n"
+        "torch.save(tuple(features), f'{sys.argv[1]}/{dist.rank()}.pt'); dist.leave()\n"
     )
     launch = [
         sys.executable,
@@ -183,22 +195,23 @@ def test_what_no_protocol_could_judge_is_refused(name):
 
 
 def test_a_task_without_a_head_says_so():
-    with pytest.raises(ValueError, match="no head"):
+    with pytest.raises(ValueError, match="no projection head"):
         task().features("test", of="head")
 
 
 def photos(root, n=6, seed=0, side=20):
-    """Files 0.png, 1.png, ... of noise, each of another size."""
+    """Write noise images of different sizes as 0.png, 1.png, ... and return their folder."""
     root.mkdir(parents=True)
     generator = np.random.default_rng(seed)
-    for at in range(n):
-        size = (side + 3 * at, side + 5 * at, 3)
-        Image.fromarray(generator.integers(0, 256, size, np.uint8)).save(root / f"{at}.png")
+    for index in range(n):
+        size = (side + 3 * index, side + 5 * index, 3)
+        Image.fromarray(generator.integers(0, 256, size, np.uint8)).save(root / f"{index}.png")
     return root
 
 
 def test_features_of_an_image_do_not_depend_on_the_others_of_its_folder(tmp_path):
-    net, eval_view = Net().eval(), views("eval", size=8)
+    net = Net().eval()
+    eval_view = views("eval", size=8)
     many = folder(photos(tmp_path / "many")).pretrain
     (tmp_path / "one").mkdir()
     shutil.copy(tmp_path / "many" / "0.png", tmp_path / "one")
@@ -207,29 +220,29 @@ def test_features_of_an_image_do_not_depend_on_the_others_of_its_folder(tmp_path
     assert torch.allclose(
         extract(net, eval_view, many).x[0], extract(net, eval_view, alone).x[0], atol=1e-6
     )
-    with torch.no_grad():  # and a user's own code sees the same, but for the rounding of bytes
-        direct = net(eval_view(alone.nearest(0)[1][None])[0])[0]
+    with torch.no_grad():  # the user's own code gets the same, except for rounding to uint8
+        direct = net(eval_view(alone.read_or_next(0)[1][None])[0])[0]
     assert torch.allclose(extract(net, eval_view, alone).x[0], direct, atol=0.05)
 
 
 def test_files_of_the_same_names_have_features_of_their_own(tmp_path):
-    net, eval_view, cache = Net().eval(), views("eval", size=8), tmp_path / "cache"
+    net = Net().eval()
+    eval_view = views("eval", size=8)
+    cache = tmp_path / "cache"
     first = photos(tmp_path / "a" / "train")
     second = photos(tmp_path / "a" / "test", seed=1)
-    found = [
-        extract(net, eval_view, folder(root).pretrain, cache=cache).x for root in (first, second)
-    ]
-    assert not torch.equal(*found) and len(list(cache.iterdir())) == 2
+    x = [extract(net, eval_view, folder(root).pretrain, cache=cache).x for root in (first, second)]
+    assert not torch.equal(*x) and len(list(cache.iterdir())) == 2
     calls = net.calls
-    assert torch.equal(extract(net, eval_view, folder(first).pretrain, cache=cache).x, found[0])
+    assert torch.equal(extract(net, eval_view, folder(first).pretrain, cache=cache).x, x[0])
     assert net.calls == calls
-    shutil.copy(second / "3.png", first / "3.png")  # a file that was replaced
+    shutil.copy(second / "3.png", first / "3.png")  # replaces a file
     changed = extract(net, eval_view, folder(first).pretrain, cache=cache).x
-    assert torch.equal(changed[3], found[1][3]) and torch.equal(changed[:3], found[0][:3])
+    assert torch.equal(changed[3], x[1][3]) and torch.equal(changed[:3], x[0][:3])
 
 
 def test_a_dataset_of_ones_own_that_is_not_in_memory_is_seen_anew(tmp_path):
-    class Drawn(Dataset):
+    class Noise(Dataset):
         targets: ClassVar = [0, 1, 0]
 
         def __init__(self, seed):
@@ -238,19 +251,18 @@ def test_a_dataset_of_ones_own_that_is_not_in_memory_is_seen_anew(tmp_path):
         def __len__(self):
             return 3
 
-        def __getitem__(self, at):
-            pixels = np.random.default_rng(self.seed + at).integers(
-                0, 256, (9 + at, 11, 3), np.uint8
-            )
+        def __getitem__(self, index):
+            generator = np.random.default_rng(self.seed + index)
+            pixels = generator.integers(0, 256, (9 + index, 11, 3), np.uint8)
             return Image.fromarray(pixels), 0
 
-    net, eval_view = Net().eval(), views("eval", size=8)
-    one, two = (wrap(Drawn(seed)) for seed in (0, 7))
-    assert key(net, eval_view, one) is None
-    found = [extract(net, eval_view, source, cache=tmp_path).x for source in (one, two)]
-    assert not torch.equal(*found) and not list(tmp_path.iterdir())
-    half = wrap(Subset(Drawn(0), [2, 1]))
-    assert half.labels.tolist() == [0, 1] and torch.equal(
-        extract(net, eval_view, half).x, found[0][[2, 1]]
-    )
-    assert list(one.names) == ["image 0", "image 1", "image 2"]
+    net = Net().eval()
+    eval_view = views("eval", size=8)
+    first, second = (wrap(Noise(seed)) for seed in (0, 7))
+    assert key(net, eval_view, first) is None
+    x = [extract(net, eval_view, source, cache=tmp_path).x for source in (first, second)]
+    assert not torch.equal(*x) and not list(tmp_path.iterdir())
+    part = wrap(Subset(Noise(0), [2, 1]))
+    assert part.labels.tolist() == [0, 1]
+    assert torch.equal(extract(net, eval_view, part).x, x[0][[2, 1]])
+    assert list(first.names) == ["image 0", "image 1", "image 2"]

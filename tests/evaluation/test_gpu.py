@@ -1,4 +1,4 @@
-"""On a GPU workers decode a folder and the images are copied over while the network runs: the scores are the CPU's."""
+"""Tests on a GPU: workers decode a folder while the network runs, and the scores are the CPU's."""
 
 import numpy as np
 import pytest
@@ -20,18 +20,13 @@ pytestmark = [
 
 @pytest.fixture
 def photos(tmp_path):
-    """192 PNG files of unequal sizes, in train and test, of three classes that differ in colour."""
+    """Return a folder of 192 PNG files of different sizes, in three classes by colour."""
     generator = np.random.default_rng(0)
     for at in range(192):
         noise = generator.integers(0, 100, (*generator.integers(20, 90, 2), 3))
         noise[..., at % 3] += 150
-        file = (
-            tmp_path
-            / "photos"
-            / ("test" if at % 4 == 3 else "train")
-            / f"colour{at % 3}"
-            / f"{at}.png"
-        )
+        part = "test" if at % 4 == 3 else "train"
+        file = tmp_path / "photos" / part / f"colour{at % 3}" / f"{at}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(noise.astype(np.uint8)).save(file)
     return tmp_path / "photos"
@@ -40,11 +35,9 @@ def photos(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_features_of_files_are_those_of_the_cpu(photos, workers):
     torch.manual_seed(0)
-    net, eval_view, source = (
-        backbone("resnet18", stem="small").double().eval(),
-        views("eval", size=32),
-        folder(photos).train,
-    )
+    net = backbone("resnet18", stem="small").double().eval()
+    eval_view = views("eval", size=32)
+    source = folder(photos).train
     cpu = extract(net, eval_view, source, batch=20, workers=0)
     gpu = extract(net.cuda(), eval_view.to("cuda"), source, batch=20, workers=workers)
     assert torch.allclose(cpu.x, gpu.x, atol=1e-4) and torch.equal(cpu.y, gpu.y)

@@ -1,4 +1,4 @@
-"""Linear evaluation: the naive loop it is, its rates, what it leaves alone, and how a rate is chosen."""
+"""Tests of linear evaluation: a naive loop, learning rates, and the unchanged backbone."""
 
 import math
 import warnings
@@ -16,11 +16,16 @@ from antipode.data.views.operation import Crop, Standardise
 from antipode.data.views.views import views
 from antipode.evaluation import classifier, linear
 from antipode.evaluation.classifier import Heads, augmented, embed, judge
-from antipode.evaluation.linear import LINEAR, Linear, chosen, run, trained
-from antipode.evaluation.protocol import PROTOCOLS
+from antipode.evaluation.linear import Linear, chosen, run, trained
+from antipode.evaluation.protocol import protocols
 from antipode.schedule import scaled
 from tests.evaluation.classes import CPU, Levels, Net, bright, brightness, task
 
+LINEAR = {  # the settings of every protocol that trains a linear classifier with SGD or LARS
+    name: protocol.run.keywords["settings"]
+    for name, protocol in protocols().items()
+    if name.startswith("linear") and name != "linear-fast"
+}
 QUICK = Linear(about="", rates=(1.0,), batch=16, epochs=6, at=(4,))
 
 
@@ -28,8 +33,12 @@ QUICK = Linear(about="", rates=(1.0,), batch=16, epochs=6, at=(4,))
 
 
 def naive(task, settings, rate_at):
-    """nn.Linear and torch.optim.SGD on centre views, image by image in the loader's order; rate_at(epoch, step, n)."""
-    source, batch = task.splits.train, settings.batch
+    """Train nn.Linear with torch.optim.SGD on centre crops, in the order of the loader.
+
+    `rate_at(epoch, step, n)` is the learning rate at a step of an epoch of n steps.
+    """
+    source = task.splits.train
+    batch = settings.batch
     x = Levels(0.1)(((source.images / 255) - 0.5) / 0.25)
     fc = nn.Linear(x.shape[1], 4)
     start = torch.randn(4, x.shape[1], generator=rng.generator(task.seed, "classifier"))
@@ -88,16 +97,12 @@ LOOPS = {
 def test_the_classifier_is_that_of_a_naive_loop(name, monkeypatch):
     settings, rate_at = LOOPS[name]
     monkeypatch.setattr(classifier, "augmented", lambda eval_view: eval_view)
-    made = task(
-        backbone=Levels(0.1)
-    )  # longer features at a rate of 30 would make a chaos of the last bits
-    heads, fc = (
-        trained(made, settings, made.splits.train, settings.rates),
-        naive(made, settings, rate_at),
-    )
-    assert (
-        heads.weights[0] - Heads(1, 4, 24, std=settings.std, seed=0).weights[0]
-    ).abs().max() > 0.01  # it moved
+    # with longer features, a learning rate of 30 would magnify rounding errors
+    made = task(backbone=Levels(0.1))
+    heads = trained(made, settings, made.splits.train, settings.rates)
+    fc = naive(made, settings, rate_at)
+    start = Heads(1, 4, 24, std=settings.std, seed=0)
+    assert (heads.weights[0] - start.weights[0]).abs().max() > 0.01  # it has been trained
     torch.testing.assert_close(heads.weights[0], fc.weight, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(heads.biases[0], fc.bias, rtol=1e-4, atol=1e-5)
 
@@ -134,7 +139,9 @@ def half_cosine(epochs):
     return lambda epoch, i, n: (1 + math.cos(math.pi * (epoch + i / n) / epochs)) / 2
 
 
-RATES = {  # rate at the start and its course, written down from the table of the specification
+# name -> learning rate at the start, its factor at (epoch, step, n), epochs and batch size, from
+# the table of the specification
+RATES = {
     "linear": (30, tenfold(60, 80), 100, 256),
     "linear-simo": (30, tenfold(60, 80), 90, 256),
     "linear-eqco-simclr": (0.1, tenfold(60, 80), 90, 256),
@@ -152,6 +159,10 @@ RATES = {  # rate at the start and its course, written down from the table of th
     "linear-inat18": (0.2, tenfold(28, 56), 84, 256),
     "linear-adco-places205": (5, half_cosine(12), 100, 256),
 }
+
+
+def test_every_linear_protocol_has_its_rates_here():
+    assert set(LINEAR) == set(RATES)
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -173,14 +184,14 @@ def test_the_oscillating_rate_is_torchs_cosine_annealing_stepped_beyond_its_end(
     sgd = torch.optim.SGD([torch.zeros(1)], 5.0)
     annealing = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, 12)
     factors = LINEAR["linear-adco-places205"].factors()
-    seen = []
+    rates = []
     for epoch in range(100):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             annealing.step(epoch + 1 / 4)
-        seen.append(sgd.param_groups[0]["lr"])
-        assert 5 * factors(4 * epoch + 1, 4) == pytest.approx(seen[-1], abs=1e-9)
-    assert sum(later > earlier for earlier, later in pairwise(seen)) > 40  # it does rise again
+        rates.append(sgd.param_groups[0]["lr"])
+        assert 5 * factors(4 * epoch + 1, 4) == pytest.approx(rates[-1], abs=1e-9)
+    assert sum(later > earlier for earlier, later in pairwise(rates)) > 40  # it does rise again
 
 
 def test_settings_that_differ_between_protocols():
@@ -226,7 +237,7 @@ def test_training_views_of_shapes_are_grey_and_standardised_as_the_run_saw_them(
     assert torch.allclose(view.mean((1, 2, 3)), torch.zeros(5), atol=1e-5)
 
 
-# What is left alone, and what comes out again
+# What is not modified, and what can be repeated
 
 
 def test_the_backbone_stays_to_the_bit():
@@ -287,9 +298,8 @@ def test_top_one_and_top_five_are_counted():
     heads = Heads(2, 6, 6, std=0.0, seed=0)
     heads.weights[0].data = torch.eye(6)
     heads.weights[1].data = torch.eye(6).roll(3, 0)
-    features = iter(
-        [nn.functional.one_hot(labels, 6) - 0.1 * (torch.arange(6) == 5)]
-    )  # class 5 is the least likely
+    # class 5 is the least likely
+    features = iter([nn.functional.one_hot(labels, 6) - 0.1 * (torch.arange(6) == 5)])
     top1, top5 = judge(made, heads, made.splits.test, lambda view: next(features))
     assert top1 == [100.0, 0.0] and top5[0] == 100.0 and top5[1] < 100
 
@@ -316,18 +326,18 @@ def test_the_choice_of_a_rate_never_sees_the_test_images():
 
 
 def test_held_out_images_are_not_trained_on_and_the_winner_is_trained_on_all(monkeypatch):
-    seen = []
+    trained_on = []
 
     def spy(task, heads, source, *rest, **keys):
-        seen.append(sorted(map(hash, map(bytes, source.images.numpy()))))
+        trained_on.append(sorted(map(hash, map(bytes, source.images.numpy()))))
         return fit(task, heads, source, *rest, **keys)
 
     fit = linear.fit
     monkeypatch.setattr(linear, "fit", spy)
     made = task(bright(100))
     run(made, replace(QUICK, rates=(1.0, 2.0), epochs=1))
-    assert [len(images) for images in seen] == [90, 100]
-    assert len(set(seen[0]) & set(seen[1])) == 90
+    assert [len(images) for images in trained_on] == [90, 100]
+    assert len(set(trained_on[0]) & set(trained_on[1])) == 90
 
 
 def test_the_score_of_a_sweep_is_that_of_its_winner_alone():
@@ -343,13 +353,13 @@ def test_a_rate_that_overflows_loses_in_a_sweep():
 
 
 class Big(nn.Module):
-    """Features out of proportion."""
+    """Features multiplied by 1e15."""
 
     def forward(self, x):
         return x * 1e15
 
 
-# Refusals
+# Errors
 
 
 def test_what_is_refused():
@@ -366,20 +376,20 @@ def test_what_is_refused():
         run(task(replace(bright(), test=None)), QUICK)
     with pytest.raises(ValueError, match="has 8 train images, too few to hold out a tenth"):
         run(task(bright(8)), replace(QUICK, rates=(1.0, 2.0)))
-    with pytest.raises(ValueError, match=r"not finite: a rate of 1e\+35 is too high"):
+    with pytest.raises(ValueError, match=r"not finite: a learning rate of 1e\+35 is too high"):
         run(task(backbone=nn.Sequential(Levels(), Big())), replace(QUICK, rates=(1e35,)))
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (dict(rates=()), "needs rates above 0"),
-        (dict(rates=(1.0, 0.0)), "needs rates above 0"),
-        (dict(batch=0), "1 at least, got 0"),
-        (dict(period=12), "a period of 12 epochs belongs to a cosine per step"),
-        (dict(schedule="cosine", at=(), per="step", period=0), "1 at least, got 16 and 0"),
+        (dict(rates=()), "needs learning rates above 0"),
+        (dict(rates=(1.0, 0.0)), "needs learning rates above 0"),
+        (dict(batch=0), "at least 1, got 0"),
+        (dict(period=12), "a period of 12 epochs needs a cosine schedule per step"),
+        (dict(schedule="cosine", at=(), per="step", period=0), "at least 1, got 16 and 0"),
         (dict(epochs=0), "at least one epoch"),
-        (dict(at=()), "needs epochs to fall at"),
+        (dict(at=()), "needs at least one epoch in `at`"),
     ],
 )
 def test_settings_without_meaning_are_refused(change, sentence):
@@ -387,7 +397,7 @@ def test_settings_without_meaning_are_refused(change, sentence):
         replace(QUICK, **change)
 
 
-# All of it
+# The whole protocol
 
 
 @pytest.mark.parametrize("name", ["linear", "linear-byol", "linear-simsiam"])
@@ -406,8 +416,8 @@ def test_end_to_end_on_shapes(name):
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_every_protocol_is_registered(name):
-    protocol = PROTOCOLS[name]
-    assert protocol.run.keywords == {"settings": LINEAR[name]}
+    protocol = protocols()[name]
+    assert protocol.run.func is run and protocol.run.keywords == {"settings": LINEAR[name]}
     assert protocol.data == {
         "linear-places205": "places205",
         "linear-adco-places205": "places205",
@@ -423,17 +433,15 @@ def test_few_classes_have_no_top_five():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_captured_step_is_the_plain_one(monkeypatch):
     made = task(bright(256), backbone=Net())
-    made.backbone, made.eval_view, made.device = (
-        made.backbone.cuda(),
-        made.eval_view.cuda(),
-        torch.device("cuda"),
-    )
+    made.backbone = made.backbone.cuda()
+    made.eval_view = made.eval_view.cuda()
+    made.device = torch.device("cuda")
     for settings in (QUICK, replace(QUICK, optimiser="lars", rates=(20.0, 2.0))):
         captured, again = (
             trained(made, settings, made.splits.train, settings.rates) for _ in range(2)
         )
         with monkeypatch.context() as patch:
-            patch.setattr(classifier, "Graph", lambda body, count, device: body)
+            patch.setattr(classifier, "CapturedStep", lambda body, *_, **__: body)
             plain = trained(made, settings, made.splits.train, settings.rates)
         for ours, same, theirs in zip(
             captured.parameters(), again.parameters(), plain.parameters(), strict=True
@@ -452,7 +460,7 @@ def test_a_network_that_asks_the_host_trains_without_a_graph():
 
 
 class Asking(Levels):
-    """Features that the host has a look at."""
+    """Features whose computation reads a value back to the host."""
 
     def forward(self, x):
         assert x.sum().item() < math.inf

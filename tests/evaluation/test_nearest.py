@@ -1,4 +1,4 @@
-"""kNN: scikit-learn's votes, pieces that change nothing, memory that does not grow with the bank, and refusals."""
+"""Tests of kNN: the votes of scikit-learn, work in pieces, memory use, protocols and errors."""
 
 import subprocess
 import sys
@@ -12,14 +12,14 @@ from torch import nn
 from antipode import functional
 from antipode.data.sources.source import Memory
 from antipode.evaluation.nearest import accuracy
-from antipode.evaluation.protocol import PROTOCOLS
+from antipode.evaluation.protocol import protocols
 from antipode.functional import knn
 from antipode.types import Features
 from tests.evaluation.classes import Levels, bright, task
 
 
 def clouds(n, d=12, classes=5, seed=0, dtype=torch.float64):
-    """Overlapping clouds of features (N,D) and their classes (N,)."""
+    """Return overlapping clusters of features (N,D) and their classes (N,)."""
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(classes, d, generator=torch.Generator().manual_seed(99), dtype=dtype)
     y = torch.randint(classes, (n,), generator=generator)
@@ -27,7 +27,7 @@ def clouds(n, d=12, classes=5, seed=0, dtype=torch.float64):
 
 
 class Weighed(Levels):
-    """Features with a parameter, by which the device is known."""
+    """`Levels` with a parameter, from which the device can be read."""
 
     def __init__(self):
         super().__init__()
@@ -37,8 +37,9 @@ class Weighed(Levels):
         return super().forward(x) * self.weight
 
 
-def here(*given, **keys):
-    return task(*given, **{"backbone": Weighed()} | keys)
+def weighed(*splits, **options):
+    """Return a task with the backbone `Weighed`."""
+    return task(*splits, **{"backbone": Weighed()} | options)
 
 
 # Votes
@@ -60,17 +61,15 @@ def test_votes_are_those_of_scikit_learn(k, tau):
         assert torch.equal(votes, (k * shares).round())
     assert torch.allclose(votes / votes.sum(1, keepdim=True), shares, rtol=1e-9, atol=1e-14)
     assert torch.equal(votes.argmax(1), torch.from_numpy(peer.predict(test.x)))
-    right = 100 * peer.score(test.x, test.y)
-    assert accuracy(train, test, k=k, tau=tau, classes=5) == pytest.approx(right, abs=1e-9)
+    expected = 100 * peer.score(test.x, test.y)
+    assert accuracy(train, test, k=k, tau=tau, classes=5) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("piece", [1, 13, 40, 400])
 def test_pieces_change_nothing(monkeypatch, piece):
     train, test = clouds(60), clouds(11, seed=1)
     whole = {tau: knn(train.x, train.y, test.x, k=17, tau=tau) for tau in (None, 0.07)}
-    monkeypatch.setattr(
-        functional, "PIECE", piece
-    )  # as few as one train image and one query at a time
+    monkeypatch.setattr(functional, "PIECE", piece)  # down to one train image and one query
     assert torch.equal(knn(train.x, train.y, test.x, k=17, tau=None), whole[None])
     assert torch.allclose(knn(train.x, train.y, test.x, k=17), whole[0.07], rtol=1e-12)
 
@@ -97,9 +96,7 @@ def test_a_bank_in_half_precision_votes_like_its_float32_copy():
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("side", ["train", "test"])
 def test_features_that_are_no_numbers_are_refused(monkeypatch, side, value):
-    monkeypatch.setattr(
-        functional, "PIECE", 100
-    )  # so that later pieces could push them out of sight
+    monkeypatch.setattr(functional, "PIECE", 100)  # so that a later piece could displace them
     train, test = clouds(200), clouds(30, seed=1)
     (train if side == "train" else test).x[5, 3] = value
     with pytest.raises(ValueError, match="infinite or not a number"):
@@ -109,24 +106,24 @@ def test_features_that_are_no_numbers_are_refused(monkeypatch, side, value):
 MEASURE = """
 import resource, torch
 from antipode import functional
-functional.PIECE = 1 << 18  # the pieces of a bank 64 times as large
+functional.PIECE = 1 << 18  # about as small beside this bank as the default beside 1.28 M x 2048
 torch.set_num_threads(1)
 bank, y = torch.empty(60000, 512).normal_(), torch.arange(60000) % 10
 test = torch.randn(100, 512)
-functional.knn(bank[:2000], y[:2000], test, k=200)  # what the first call loads
+functional.knn(bank[:2000], y[:2000], test, k=200)  # loads libraries before the measurement
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 functional.knn(bank, y, test, k=200)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / (bank.nbytes / 1024))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss is Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit elsewhere")
 def test_the_bank_is_never_copied():
-    """1.28 M x 2048 in float32 are 10.5 GB: with one copy they would not fit into 16 GiB."""
-    done = subprocess.run(
+    """A bank of 1.28 M x 2048 float32 takes 10.5 GB. With one copy it would not fit into 16 GiB."""
+    process = subprocess.run(
         [sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True
     )
-    assert float(done.stdout) < 0.25  # of the bank's size
+    assert float(process.stdout) < 0.25  # growth of the memory, as a share of the bank
 
 
 @pytest.mark.gpu
@@ -144,15 +141,15 @@ def test_a_bank_on_the_host_serves_queries_on_a_gpu(monkeypatch):
 
 
 def naive(train, test, k, tau):
-    """Percent right, image by image."""
-    right = 0
+    """Return the accuracy in percent, computed image by image."""
+    correct = 0
     for x, y in zip(test.x, test.y, strict=True):
         cosine = nn.functional.cosine_similarity(train.x, x[None])
         votes = torch.zeros(10, dtype=torch.float64)
         for j in cosine.argsort(descending=True)[:k]:
             votes[train.y[j]] += 1 if tau is None else (cosine[j].double() / tau).exp()
-        right += int(votes.argmax() == y)
-    return 100 * right / len(test.x)
+        correct += int(votes.argmax() == y)
+    return 100 * correct / len(test.x)
 
 
 @pytest.mark.parametrize(
@@ -161,21 +158,18 @@ def naive(train, test, k, tau):
 )
 def test_protocols_are_the_naive_vote(name, k, tau):
     head = nn.Linear(24, 3)
-    one = here(bright(train=400, test=50, spread=90), head=head.eval().requires_grad_(False))
+    small = weighed(bright(train=400, test=50, spread=90), head=head.eval().requires_grad_(False))
     of = "head" if name == "knn-head" else "backbone"
-    found = PROTOCOLS[name].run(one)
-    assert found.value == pytest.approx(
-        naive(one.features("train", of), one.features("test", of), k, tau)
-    )
-    assert found.value < 100 and found.n == 50 and found.unit == "% top-1"
-    assert (
-        found.settings["k"] == k
-        and found.settings["tau"] == tau
-        and found.settings["features"] == of
-    )
+    result = protocols()[name].run(small)
+    expected = naive(small.features("train", of), small.features("test", of), k, tau)
+    assert result.value == pytest.approx(expected)
+    assert result.value < 100 and result.n == 50 and result.unit == "% top-1"
+    assert (result.settings["k"], result.settings["tau"]) == (k, tau)
+    assert result.settings["features"] == of
 
 
 def labelled(labels):
+    """Return splits whose labels are changed by a function."""
     splits = bright(train=30, test=20)
     train, test = (
         replace(part, labels=labels(part.labels)) for part in (splits.train, splits.test)
@@ -184,6 +178,8 @@ def labelled(labels):
 
 
 class Broken(nn.Module):
+    """A backbone whose features are NaN."""
+
     def __init__(self):
         super().__init__()
         self.w = nn.Parameter(torch.tensor(float("nan")))
@@ -195,19 +191,19 @@ class Broken(nn.Module):
 WRONG = {
     "fewer train images than k": (
         "knn",
-        lambda: here(bright(train=30)),
-        "200 nearest .* bright has 30",
+        lambda: weighed(bright(train=30)),
+        "200 nearest .* bright has 30: use knn20",
     ),
     "several classes per image": (
         "knn20",
-        lambda: here(labelled(nn.functional.one_hot)),
-        "one class per image, and those of bright have several",
+        lambda: weighed(labelled(nn.functional.one_hot)),
+        "one class per image, but images of bright have several",
     ),
-    "no labels": ("knn20", lambda: here(labelled(lambda y: None)), "no labels"),
-    "one class": ("knn20", lambda: here(labelled(torch.zeros_like)), "one class only"),
-    "no test images": ("knn20", lambda: here(replace(bright(), test=None)), "no test split"),
-    "no head": ("knn-head", lambda: here(bright(train=240)), "no head"),
-    "no numbers": ("knn20", lambda: here(backbone=Broken()), "not numbers"),
+    "no labels": ("knn20", lambda: weighed(labelled(lambda y: None)), "no labels"),
+    "one class": ("knn20", lambda: weighed(labelled(torch.zeros_like)), "one class only"),
+    "no test images": ("knn20", lambda: weighed(replace(bright(), test=None)), "no test split"),
+    "no head": ("knn-head", lambda: weighed(bright(train=240)), "no projection head"),
+    "no numbers": ("knn20", lambda: weighed(backbone=Broken()), "NaN or infinite"),
 }
 
 
@@ -215,33 +211,34 @@ WRONG = {
 def test_wrong_input_is_a_sentence(case):
     name, make, words = WRONG[case]
     with pytest.raises(ValueError, match=words) as error:
-        PROTOCOLS[name].run(make())
+        protocols()[name].run(make())
     assert "\n" not in str(error.value)
 
 
 def test_what_is_wrong_is_said_before_features_are_made():
     class Costly(Levels):
         def forward(self, x):
-            raise AssertionError("features were made")
+            raise AssertionError("features were computed")
 
     for case in ("fewer train images than k", "several classes per image"):
         name, make, words = WRONG[case]
-        one = make()
-        one.backbone = Costly()
+        small = make()
+        small.backbone = Costly()
         with pytest.raises(ValueError, match=words):
-            PROTOCOLS[name].run(one)
+            protocols()[name].run(small)
 
 
 def test_sources_may_lack_the_last_class():
-    """A class by name only, without an image, has no votes and changes nothing."""
+    """Class names without images get no votes and do not change the accuracy."""
     splits = bright(train=60)
-    named = replace(
-        splits, train=Memory(splits.train.images, splits.train.labels, [str(i) for i in range(9)])
-    )
-    assert PROTOCOLS["knn20"].run(here(named)).value == PROTOCOLS["knn20"].run(here(splits)).value
+    names = [str(label) for label in range(9)]
+    named = replace(splits, train=Memory(splits.train.images, splits.train.labels, names))
+    with_names, without = (protocols()["knn20"].run(weighed(part)) for part in (named, splits))
+    assert with_names.value == without.value
 
 
 def test_many_near_neighbours_do_not_overflow_at_a_small_tau():
-    train, labels = torch.ones(25000, 2), (torch.arange(25000) >= 12000).long()
+    train = torch.ones(25000, 2)
+    labels = (torch.arange(25000) >= 12000).long()
     votes = knn(train, labels, torch.ones(1, 2), k=25000, tau=0.0126)
     assert votes.isfinite().all() and votes.argmax(1).item() == 1

@@ -1,4 +1,4 @@
-"""Backbones: torchvision's keys and outputs, stems, widths, channels, other people's modules."""
+"""Tests of backbones: torchvision's keys and outputs, stems, widths, channels, your own modules."""
 
 import pytest
 import torch
@@ -31,7 +31,10 @@ def test_every_name_builds_and_states_its_width(name):
 
 
 def test_wider_resnet_50_has_the_sizes_of_eqcos_table_7():
-    """Every layer is twice or four times as wide: 94 and 375 million weights (SimCLR's table B.1: 94, 375)."""
+    """Every layer is twice or four times as wide.
+
+    SimCLR's table B.1 also has 94 and 375 million weights.
+    """
     with torch.device("meta"):
         millions = [
             sum(p.numel() for p in backbone(f"resnet50{x}").parameters()) / 1e6

@@ -91,6 +91,24 @@ def test_converting_keeps_weights_statistics_and_names():
     )
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_converting_keeps_eps_and_momentum(double, groups):
+    """The input has a small variance, so that eps matters."""
+    eps, momentum = 0.3, 0.4
+    layer = convert(nn.Sequential(nn.BatchNorm1d(5, eps=eps, momentum=momentum)), groups)[0]
+    x = 2 + 0.1 * torch.randn(8, 5)
+    parts = x.chunk(groups)
+    normalised = [
+        (part - part.mean(0)) / (part.var(0, correction=0) + eps).sqrt() for part in parts
+    ]
+    assert (layer(x) - torch.cat(normalised)).abs().max() < 1e-12
+    variance = sum(part.var(0) for part in parts) / groups
+    assert torch.allclose(layer.running_mean, momentum * x.mean(0))
+    assert torch.allclose(layer.running_var, 1 - momentum + momentum * variance)
+    expected = (x - layer.running_mean) / (layer.running_var + eps).sqrt()
+    assert (layer.eval()(x) - expected).abs().max() < 1e-12
+
+
 def test_a_converted_layer_is_the_same_weights_also_where_two_parents_share_it():
     shared = nn.BatchNorm2d(3)
     net = nn.Sequential(nn.Sequential(shared), nn.Sequential(shared))

@@ -1,4 +1,4 @@
-"""Weights come back to the bit, from whatever file they lie in; what does not fit is one sentence."""
+"""Tests of weights in files: all layouts, exact copies, and errors in one sentence."""
 
 import argparse
 import urllib.request
@@ -20,7 +20,7 @@ SLIM = "resnet10-slim"
 
 
 def lively(net):
-    """The net with batch-norm statistics that are not those of a fresh one."""
+    """Return the net with batch-norm statistics that differ from the initial ones."""
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_()
@@ -186,7 +186,7 @@ REFUSED = {
         lambda s: s | {"bn1.bias": torch.ones(32)},
         r"1 tensors .* other shapes, .*bn1.bias \(32\).*\(16\)",
     ),
-    "numbers": (lambda s: s | {"bn1.bias": torch.full((16,), torch.nan)}, "not numbers"),
+    "numbers": (lambda s: s | {"bn1.bias": torch.full((16,), torch.nan)}, "NaN or infinite"),
     "other network": (
         lambda s: {"patch_embed.proj.weight": torch.ones(3)},
         "nothing in it is called conv1.weight",
@@ -207,18 +207,18 @@ def test_what_does_not_fit_is_refused_in_a_sentence_and_changes_nothing(tmp_path
     net = slim()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     torch.save(change(slim().state_dict()), tmp_path / "w.pth")
-    with pytest.raises(ValueError, match=sentence) as told:
+    with pytest.raises(ValueError, match=sentence) as error:
         weights.start(net, SLIM, str(tmp_path / "w.pth"))
-    assert "\n" not in str(told.value) and equal(before, net.state_dict())
+    assert "\n" not in str(error.value) and equal(before, net.state_dict())
 
 
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors", "w.txt"])
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04 cut short", b"\x80\x02}q\x00."])
 def test_a_damaged_file_is_a_sentence(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=r"w\.") as told:
+    with pytest.raises(ValueError, match=r"w\.") as error:
         weights.start(slim(), SLIM, str(tmp_path / name))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
@@ -252,7 +252,7 @@ def test_torchvisions_weights_without_a_network_say_where_to_put_them(tmp_path, 
     monkeypatch.setattr(torch.hub, "urlopen", unreachable)
     with pytest.raises(
         ValueError,
-        match=r"could not be fetched .*no route to host.*where there is no network, put http",
+        match=r"could not be downloaded .*no route to host.*without a network connection, put http",
     ):
         weights.start(backbone("resnet18"), "resnet18", "torchvision")
 
@@ -275,11 +275,12 @@ class Listed(Dataset):
 
 
 class Backwards(nn.Module):
-    """A network whose layers are named against the order in which they are used."""
+    """A network whose layers are used in reverse alphabetical order."""
 
     def __init__(self, channels=3):
         super().__init__()
-        self.stem, self.body = nn.Conv2d(channels, 6, 3, 2), nn.Conv2d(6, 4, 3, 2)
+        self.stem = nn.Conv2d(channels, 6, 3, 2)
+        self.body = nn.Conv2d(6, 4, 3, 2)
 
     def forward(self, x):
         return self.body(self.stem(x).relu())
@@ -287,7 +288,7 @@ class Backwards(nn.Module):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_network_is_opened_again_whatever_its_layers_are_called(tmp_path, channels):
-    """Files keep weights by the alphabet: the first of them need not be the layer that sees the images."""
+    """Files list weights in alphabetical order, so the first need not be the first layer."""
     net = Backwards(channels)
     pixels = torch.randint(0, 256, (40, channels, 16, 16), dtype=torch.uint8)
     data = [(image, 0) for image in pixels]
@@ -300,10 +301,10 @@ def test_a_network_is_opened_again_whatever_its_layers_are_called(tmp_path, chan
     run = antipode.pretrain(
         method="simclr", data=Listed(data), backbone=net, out=tmp_path / "run", **asked
     )
-    found = antipode.load_backbone(run)
+    loaded = antipode.load_backbone(run)
     assert all(
         torch.equal(a, b)
-        for a, b in zip(net.state_dict().values(), found.net.state_dict().values(), strict=True)
+        for a, b in zip(net.state_dict().values(), loaded.net.state_dict().values(), strict=True)
     )
     assert len(antipode.embed(run, Listed(data)).x) == 40
     assert antipode.analyse(run, ["spectrum"], data=Listed(data))["run"]["spectrum"]["values"]
@@ -313,8 +314,10 @@ def test_a_named_network_takes_the_channels_that_its_own_first_layer_has():
     for name, stem in (("resnet10-slim", "small"), ("resnet18", "imagenet")):
         for channels in (1, 3, 5):
             kept = dict(sorted(backbone(name, stem=stem, channels=channels).state_dict().items()))
-            net, found = weights.reopened(kept, name, stem)
-            assert found == channels and net.conv1.weight.shape == kept["conv1.weight"].shape
+            net, stored_channels = weights.reopened(kept, name, stem)
+            assert (
+                stored_channels == channels and net.conv1.weight.shape == kept["conv1.weight"].shape
+            )
 
 
 def test_a_network_of_timm_is_opened_again():
@@ -323,6 +326,6 @@ def test_a_network_of_timm_is_opened_again():
         kept = dict(
             sorted(weights.tensors(backbone("timm:convnext_atto", channels=channels)).items())
         )
-        net, found = weights.reopened(kept, "timm:convnext_atto", None)
+        net, stored_channels = weights.reopened(kept, "timm:convnext_atto", None)
         weights.fit(weights.bare(net), kept, "kept")
-        assert found == channels
+        assert stored_channels == channels

@@ -1,5 +1,7 @@
-"""Recipes are strict: values win in order, name their source, survive a file, and wrong ones end in one sentence."""
+"""Recipes are strict: the last value given is used, values have sources, files keep them, and wrong
+values raise ValueError with one sentence."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -7,62 +9,56 @@ from pathlib import Path
 
 import pytest
 
-from antipode.papers import PRESETS
-from antipode.recipe.resolve import (
-    FLAGS,
-    HARMLESS,
-    Recipe,
-    difference,
-    list_recipes,
-    resolve,
-    show,
-    views_needed,
-)
+from antipode.papers import methods
+from antipode.recipe.layer import Default
+from antipode.recipe.listed import list_recipes
+from antipode.recipe.recipe import HARMLESS, Recipe, difference
+from antipode.recipe.resolve import FLAGS, resolve, views_needed
 
 
 def sources(recipe):
-    return {key: source for key, _, source in show(recipe)}
+    return {key: source for key, _, source in recipe.show()}
 
 
-# one value each of what a user may get wrong, and a part of the sentence: the nearest name or what is allowed
+# a wrong setting, and a part of its error message: the nearest name, or the allowed values
 SETTINGS = {
     "epochs=5": "did you mean 'train.epochs'?",
-    "nonsense=5": "names no section and key",
+    "nonsense=5": "does not have the form section.key",
     "train.epoch=5": "did you mean 'epochs'?",
     "trains.epochs=5": "did you mean 'train'?",
     "train.epochs": "section.key=value",
     "=5": "section.key=value",
-    "train.epochs=abc": "a whole number at least 1",
-    "train.epochs=-1": "a whole number at least 1",
-    "train.epochs=0": "a whole number at least 1",
-    "train.epochs=2.5": "a whole number at least 1",
-    "train.epochs=true": "a whole number at least 1",
-    "train.epochs=none": "a whole number at least 1",
-    "train.batch=-4": "a whole number at least 1",
+    "train.epochs=abc": "a whole number of at least 1",
+    "train.epochs=-1": "a whole number of at least 1",
+    "train.epochs=0": "a whole number of at least 1",
+    "train.epochs=2.5": "a whole number of at least 1",
+    "train.epochs=true": "a whole number of at least 1",
+    "train.epochs=none": "a whole number of at least 1",
+    "train.batch=-4": "a whole number of at least 1",
     "train.device=gpu": "auto, cpu, cuda, mps",
     "train.precision=fp16": "auto, fp32, bf16",
     "train.compile=of": "did you mean 'off'?",
-    "train.seed=-1": "a whole number at least 0",
+    "train.seed=-1": "a whole number of at least 0",
     "train.channels_last=maybe": "true or false",
-    "train.accumulate=3": "does not divide the batch of 128",
+    "train.accumulate=3": "does not divide the batch size of 128",
     "optim.lr=1": "did you mean 'optim.network.lr'?",
     "optim.nettwork.lr=1": "did you mean 'network'?",
-    "optim.network=1": "names no parameter group and key",
+    "optim.network=1": "does not have the form optim.group.key",
     "optim.network.momentm=1": "did you mean 'momentum'?",
-    "optim.network.lr=fast": "a number at least 0",
-    "optim.network.lr=nan": "a number at least 0",
-    "optim.network.lr=Infinity": "a number at least 0",
-    "optim.network.lr=-1": "a number at least 0",
+    "optim.network.lr=fast": "a number of at least 0",
+    "optim.network.lr=nan": "a number of at least 0",
+    "optim.network.lr=Infinity": "a number of at least 0",
+    "optim.network.lr=-1": "a number of at least 0",
     "optim.network.momentum=1": "below 1",
     "optim.network.name=adam": "did you mean 'adamw'?",
     "optim.network.schedule=cosin": "did you mean 'cosine'?",
-    "optim.network.schedule=steps": "needs epochs to fall at",
-    "optim.network.at=[3]": "needs epochs to fall at",
+    "optim.network.schedule=steps": "needs at least one epoch in `at`",
+    "optim.network.at=[3]": "only a steps schedule has epochs in `at`",
     "optim.network.warmup=50": "does not fit into a run of 50",
     "optim.network.clip=0": "above 0 or none",
-    "optim.network.factor=2": "at most 1",
-    "optim.predictor.lr=1": "method dcl trains network, no predictor",
-    "optim.bank.lr=1": "method dcl trains network, no bank",
+    "optim.network.factor=2": "of at most 1",
+    "optim.predictor.lr=1": "method dcl has no parameter group predictor, only network",
+    "optim.bank.lr=1": "method dcl has no parameter group bank, only network",
     "method.tua=1": "did you mean 'tau'?",
     "method.tau=hot": "a number or none",
     "method.tau=-1": "must be positive",
@@ -71,9 +67,9 @@ SETTINGS = {
     "method.name=dlc": "did you mean 'dcl'?",
     "views.policy=simclr-cifr": "did you mean 'simclr-cifar'?",
     "views.scal=[1,1]": "did you mean 'scale'?",
-    "views.scale=[1]": "a list of 2, each a number",
+    "views.scale=[1]": "a list of 2 values, each a number",
     "views.scale=[0.9,0.1]": "in ascending order",
-    "views.size=0": "a whole number at least 1",
+    "views.size=0": "a whole number of at least 1",
     "views.views=3": "takes 2 views of each image, but policy shapes makes 3",
     "views.policy=eval": "takes 2 views of each image, but policy eval makes 1",
     "backbone.name=resnet19": "did you mean 'resnet18'?",
@@ -84,7 +80,7 @@ SETTINGS = {
     "data.name=folder:": "folder:...",
     "data.workers=-1": "at least 0 or none",
     "monitor.wandb=perhaps": "true or false",
-    "monitor.log_every=0": "a whole number at least 1",
+    "monitor.log_every=0": "a whole number of at least 1",
     "sources.x=1": "no section 'sources'",
 }
 CALLS = {
@@ -102,17 +98,17 @@ CALLS = {
     "an unknown method": (lambda: resolve(method="dlc"), "did you mean 'dcl'?"),
     "an unknown data set": (lambda: resolve(data="cifar"), "did you mean cifar10?"),
     "a file that is not there": (lambda: resolve("no/such.json"), "there is no recipe file"),
-    "a section that is a number": (lambda: resolve({"train": 5}), "holds keys and values"),
+    "a section that is a number": (lambda: resolve({"train": 5}), "must hold keys and values"),
     "a section that is none": (lambda: resolve({"trains": {}}), "did you mean 'train'?"),
     "a group that is a number": (
         lambda: resolve({"optim": {"network": 3}}),
-        "holds keys and values",
+        "must hold keys and values",
     ),
     "a rate outside its group": (
         lambda: resolve({"optim": {"lr": 3}}),
         "did you mean 'optim.network.lr'?",
     ),
-    "a name that is a number": (lambda: resolve({"data": {"name": 5}}), "data.name is a text"),
+    "a name that is a number": (lambda: resolve({"data": {"name": 5}}), "data.name must be a text"),
     "sources that are a number": (lambda: resolve({"sources": 3}), "texts by key"),
     "one text for all settings": (
         lambda: resolve(overrides="train.epochs=5"),
@@ -126,22 +122,25 @@ CALLS = {
         lambda: resolve(flags={"train.epochs": 5}, overrides=["train.epochs=6"]),
         "5 by --epochs and 6 by --set",
     ),
-    "a key that is a number": (lambda: resolve(overrides={3: 4}), "names no section and key"),
+    "a key that is a number": (
+        lambda: resolve(overrides={3: 4}),
+        "does not have the form section.key",
+    ),
     "a list for a number": (
         lambda: resolve(overrides={"train.epochs": [1]}),
-        "a whole number at least 1",
+        "a whole number of at least 1",
     ),
     "another method for a paper's recipe": (
         lambda: resolve("cifar10.dcl-paper", method="byol"),
-        "is one for dcl",
+        "is for method dcl",
     ),
-    "another method for a recipe of one's own": (
+    "another method for your own recipe": (
         lambda: resolve({"method": {"name": "dcl", "tau": 0.2}}, method="byol"),
-        "is one for dcl",
+        "is for method dcl",
     ),
     "two rates of one bank": (
         lambda: resolve("shapes.adco", overrides=["method.bank_lr=1", "optim.bank.lr=2"]),
-        "are one number",
+        "are two names of the same number",
     ),
     "crops that AdCo has no policy for": (
         lambda: resolve("imagenet.adco", overrides=["method.crops=3"]),
@@ -163,9 +162,10 @@ CALLS = {
 
 
 def refused(call):
-    with pytest.raises(ValueError) as refusal:
+    """Return the sentence of the ValueError that a call raises."""
+    with pytest.raises(ValueError) as error:
         call()
-    sentence = str(refusal.value)
+    sentence = str(error.value)
     assert 15 < len(sentence) < 300 and "\n" not in sentence
     return sentence
 
@@ -190,22 +190,30 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path):
         (tmp_path / "r.json").write_text(text)
         assert part in refused(lambda: resolve(tmp_path / "r.json"))
     (tmp_path / "r.json").write_text('{"method": {"name": "dcl"}}')
-    assert "method.tau is missing" in refused(
-        lambda: Recipe.read(tmp_path / "r.json")
-    )  # the base has its default
+    assert "views.policy is missing" in refused(lambda: Recipe.read(tmp_path / "r.json"))
 
 
 def test_an_argument_that_came_later_has_its_default_in_an_older_recipe(tmp_path):
-    resolve("digits.simo").write(tmp_path / "r.json")
+    recipe = resolve("digits.simo")
+    recipe.write(tmp_path / "r.json")
     content = json.loads((tmp_path / "r.json").read_text())
     for place in (content["method"], content["optim"]["network"]):
         place.pop("shared", None)
         place.pop("clip", None)
     (tmp_path / "r.json").write_text(json.dumps(content))
-    assert Recipe.read(tmp_path / "r.json") == resolve("digits.simo")
-    content["train"].pop("epochs")  # what the recipe decides is not guessed
-    (tmp_path / "r.json").write_text(json.dumps(content))
-    assert "train.epochs is missing" in refused(lambda: Recipe.read(tmp_path / "r.json"))
+    assert Recipe.read(tmp_path / "r.json") == recipe
+    # a missing value that was not a default when the recipe was written raises an error
+    chosen = [key for key, source in recipe.sources.items() if not isinstance(source, Default)]
+    assert {"train.epochs", "optim.network.lr", "optim.network.weight_decay"} <= set(chosen)
+    for key in chosen:
+        *sections, last = key.split(".")
+        damaged = copy.deepcopy(content)
+        section = damaged
+        for name in sections:
+            section = section[name]
+        section.pop(last)
+        (tmp_path / "r.json").write_text(json.dumps(damaged))
+        assert f"{key} is missing" in refused(lambda: Recipe.read(tmp_path / "r.json"))
 
 
 def test_without_a_word_it_is_dcl_on_shapes():
@@ -234,13 +242,12 @@ def test_what_is_asked_for_wins_and_says_so():
         flags={"train.epochs": 7, "backbone.name": "resnet34", "train.seed": None},
     )
     assert recipe.method.arguments["queue"] == 65536 and recipe.optim["network"].clip == 1.0
-    assert recipe.data.root == "2024"  # a text stays one, though it reads like a number
-    output = sources(recipe)
-    assert {
-        output[key] for key in ("method.queue", "method.tau", "optim.network.clip", "data.root")
-    } == {"--set"}
-    assert output["train.epochs"] == "--epochs" and output["backbone.name"] == "--backbone"
-    assert output["train.seed"] == "default"
+    assert recipe.data.root == "2024"  # a key of type str keeps a text that looks like a number
+    texts = sources(recipe)
+    for key in ("method.queue", "method.tau", "optim.network.clip", "data.root"):
+        assert texts[key] == "--set"
+    assert texts["train.epochs"] == "--epochs" and texts["backbone.name"] == "--backbone"
+    assert texts["train.seed"] == "default"
 
 
 @pytest.mark.parametrize(
@@ -283,10 +290,9 @@ def test_a_partial_file_is_completed_and_named_as_the_source(tmp_path):
     (tmp_path / "mine.json").write_text(json.dumps(content))
     recipe = resolve(tmp_path / "mine.json")
     assert recipe.train.epochs == 3 and recipe.backbone.name == "resnet18"
-    output = sources(recipe)
-    assert output["method.tau"] == output["train.epochs"] == "mine.json" and output[
-        "method.queue"
-    ].startswith("ours")
+    texts = sources(recipe)
+    assert texts["method.tau"] == texts["train.epochs"] == "mine.json"
+    assert texts["method.queue"].startswith("ours")
 
 
 def test_what_follows_from_a_value_follows_its_change_in_a_file_too(tmp_path):
@@ -320,7 +326,8 @@ def test_difference_names_what_changed_and_leaves_out_what_decides_nothing():
 
 
 def test_show_goes_by_section():
-    rows = show(resolve("cifar10.adco"))
+    """The rows come in the order of the sections, and each section is contiguous."""
+    rows = resolve("cifar10.adco").show()
     order = [key.split(".")[0] for key, _, _ in rows]
     assert list(dict.fromkeys(order)) == [
         "method",
@@ -338,7 +345,8 @@ def test_show_goes_by_section():
 
 
 def test_equality_leaves_out_the_sources():
-    plain, asked = resolve("cifar10.dcl"), resolve("cifar10.dcl", flags={"train.epochs": 200})
+    plain = resolve("cifar10.dcl")
+    asked = resolve("cifar10.dcl", flags={"train.epochs": 200})
     assert plain == asked and plain.sources != asked.sources
     assert plain != resolve("cifar10.dcl", flags={"train.epochs": 199})
     assert plain != 3
@@ -398,12 +406,8 @@ def test_the_banks_rate_is_one_number_with_two_names(key, tmp_path):
 def test_another_schedule_leaves_nothing_of_the_papers():
     rate = resolve("imagenet.mocov1", overrides=["optim.network.schedule=cosine"]).optim["network"]
     assert rate.at == ()
-    assert (
-        resolve("imagenet.adco", overrides=["optim.network.schedule=constant"])
-        .optim["network"]
-        .floor
-        == 0
-    )
+    rate = resolve("imagenet.adco", overrides=["optim.network.schedule=constant"]).optim["network"]
+    assert rate.floor == 0
 
 
 def test_networks_with_a_stem_of_their_own_get_none():
@@ -413,15 +417,11 @@ def test_networks_with_a_stem_of_their_own_get_none():
 
 def test_a_pack_has_the_numbers_of_the_set_it_was_made_of(tmp_path):
     (tmp_path / "meta.json").write_text('{"name": "digits"}')
-    packed, plain = resolve("digits.dcl", data=f"packed:{tmp_path}"), resolve("digits.dcl")
+    packed = resolve("digits.dcl", data=f"packed:{tmp_path}")
+    plain = resolve("digits.dcl")
     assert packed.data.name == f"packed:{tmp_path}"
-    for one, other in (
-        (packed.views, plain.views),
-        (packed.backbone, plain.backbone),
-        (packed.method, plain.method),
-    ):
-        assert one == other
-    assert packed.optim == plain.optim
+    for section in ("views", "backbone", "method", "optim"):
+        assert getattr(packed, section) == getattr(plain, section)
     (tmp_path / "meta.json").write_text('{"name": "photos"}')
     assert resolve("digits.dcl", data=f"packed:{tmp_path}").views.size == 224
 
@@ -430,17 +430,17 @@ def test_a_pack_has_the_numbers_of_the_set_it_was_made_of(tmp_path):
     "data", ["folder:photos", "webdataset:x-{0..3}.tar", "hf:me/mine", "packed:x", "python:Mine"]
 )
 def test_any_data_set_goes_with_any_method(data):
-    for method in PRESETS:
+    for method in methods():
         assert resolve(method=method, data=data).backbone.name == "resnet50"
     counted = resolve(method="npid", data=data, images=3000)
     assert counted.method.arguments["images"] == 3000
     assert resolve(method="mocov2", data=data, images=3000).method.arguments["queue"] == 256
 
 
-def test_importing_does_not_wait_for_torch():
-    code = (
-        "import sys, antipode.recipe.resolve as r; r.list_recipes(); print('torch' in sys.modules)"
-    )
+@pytest.mark.parametrize("module", ["datasets", "layer", "parsing", "scales", "schema"])
+def test_importing_does_not_wait_for_torch(module):
+    """Only what looks into the papers imports torch, since their rooms build networks."""
+    code = f"import sys, antipode.recipe.{module}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

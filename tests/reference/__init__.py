@@ -1,1 +1,1 @@
-"""Each paper on one page, naive: loops and plain arithmetic on unit vectors, written from the papers."""
+"""Naive reference implementations, one page per paper: loops and plain arithmetic."""

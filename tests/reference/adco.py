@@ -1,4 +1,4 @@
-"""AdCo: the contrast against a bank, and the bank's ascent in closed form (the authors' hand-written update)."""
+"""AdCo: the contrast against a bank, and the authors' hand-written update of the bank."""
 
 import torch
 

@@ -42,7 +42,7 @@ def multiplier(z0, z1, tau):
 
 
 def multi_crop(crops, large, tau, sigma=None):
-    """Every crop meets every large view of its image but itself; the large views of other images repel."""
+    """Compare every crop with the large views of its image; those of other images repel."""
     n, total, pairs = len(crops[0]), 0.0, 0
     for g in range(large):
         for c in range(len(crops)):

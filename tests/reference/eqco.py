@@ -16,7 +16,7 @@ def loss(q, k, negatives, tau, alpha):
 
 
 def loss_with_margin(q, k, negatives, tau, alpha):
-    """The same thing as the paper first writes it: m = tau log(alpha/K) is taken off the positive similarity."""
+    """EqCo as the paper first writes it: m = tau log(alpha/K) is subtracted from the positive."""
     total = 0.0
     for i in range(len(q)):
         m = tau * math.log(alpha / len(negatives[i]))

@@ -1,4 +1,4 @@
-"""Inv. Spread: own view recognised, every other image's view not; the other side of a product has no gradient."""
+"""Inv. Spread: a softmax over the batch; the other side of each product has no gradient."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""MSBReg: centroid losses and regularisers, in the forms derived from what the paper says of them."""
+"""MSBReg: centroid losses and regularisers, in the forms derived from what the paper states."""
 
 import math
 

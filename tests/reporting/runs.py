@@ -1,4 +1,4 @@
-"""Run folders of toy size, written down rather than trained."""
+"""Small run folders that are written without training."""
 
 import json
 import math
@@ -21,7 +21,10 @@ ENV = {
 
 
 def rows(steps=40, *, seed=0, knn=True, every=1):
-    """Lines of a log: a loss that falls, health now and then, kNN at the ends of epochs of ten steps."""
+    """Return the lines of a log with epochs of ten steps.
+
+    The loss falls, health is logged every five steps, and kNN at the end of each epoch.
+    """
     found = []
     for step in range(0, steps, every):
         row = {
@@ -69,7 +72,7 @@ def run(
     channels=1,
     **overrides,
 ):
-    """A run folder; `trained` gives it a backbone whose weights are torch's own."""
+    """Write a run folder. With `trained`, it has a backbone with random weights."""
     path.mkdir(parents=True)
     recipe = resolve(method=method, data=data, overrides=SMALL | {"train.seed": seed} | overrides)
     recipe.write(path / "recipe.json")
@@ -86,7 +89,7 @@ def run(
 
 
 def photographs(path, count=40):
-    """A flat folder of small pictures without labels."""
+    """Write a flat folder of small images without labels."""
     path.mkdir(parents=True)
     noise = np.random.default_rng(0)
     for at in range(count):

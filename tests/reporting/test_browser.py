@@ -1,6 +1,7 @@
-"""The page in a real browser. Needs Chromium on the PATH, or its place in ANTIPODE_CHROMIUM, and playwright.
+"""Test the page in a real browser.
 
-Screenshots are left in `artefacts/`, which git ignores.
+Needs playwright and Chromium. ANTIPODE_CHROMIUM is the path of Chromium; without it the PATH is
+searched. Screenshots are written to `artefacts/`, which git ignores.
 """
 
 import json
@@ -27,7 +28,7 @@ playwright = pytest.importorskip(
 
 pytestmark = [
     pytest.mark.skipif(
-        CHROMIUM is None, reason="there is no chromium on the PATH or in ANTIPODE_CHROMIUM"
+        CHROMIUM is None, reason="chromium is not on the PATH and ANTIPODE_CHROMIUM is not set"
     ),
     pytest.mark.xdist_group("browser"),
 ]
@@ -44,7 +45,7 @@ def browser():
 
 
 class Tab:
-    """A page that was opened, with all it complained about and all it asked for."""
+    """An open page, with its console messages and errors, and the URLs it requested."""
 
     def __init__(self, browser, file, size="wide", scheme="light"):
         self.page = browser.new_page(viewport=SIZES[size], color_scheme=scheme)
@@ -67,17 +68,21 @@ class Tab:
         self.page.close()
 
     def sound(self):
-        """No complaint, nothing asked of anybody, nothing that is wider than the screen, no broken picture."""
+        """Assert no errors, no network requests, no horizontal scrolling and no broken images."""
         assert self.complaints == []
         assert [url for url in self.requests if not url.startswith(("file:", "data:"))] == []
         wide, screen = self.page.evaluate(
             "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
         )
         assert wide == screen
-        broken = "[...document.images].filter((one) => !one.complete || one.naturalWidth === 0).map((one) => one.alt)"
+        broken = (
+            "[...document.images].filter((image) => !image.complete || image.naturalWidth === 0)"
+            ".map((image) => image.alt)"
+        )
         assert self.page.evaluate(broken) == []
 
     def keep(self, name):
+        """Write a screenshot of the whole page."""
         ARTEFACTS.mkdir(exist_ok=True)
         self.page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
 
@@ -85,7 +90,7 @@ class Tab:
         return self.page.inner_text("#tip") if self.page.is_visible("#tip") else ""
 
     def point(self, selector, x=0.5, y=0.5):
-        """Move the pointer to a place inside an element, given as shares of its sides."""
+        """Move the pointer to a place in an element, given as fractions of its width and height."""
         self.page.locator(selector).first.scroll_into_view_if_needed()
         box = self.page.locator(selector).first.bounding_box()
         self.page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
@@ -93,7 +98,7 @@ class Tab:
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
-    """Two settings, one of two seeds; none is trained, one has a name that is markup."""
+    """Return a page of two settings, one with two seeds. One run has a name that is markup."""
     folder = tmp_path_factory.mktemp("several")
     paths = [
         run(folder / f"dcl{s}", seed=s, trained=False, scores={"knn": score(60.0 + s)})
@@ -199,7 +204,7 @@ def test_the_map_shows_the_image_under_the_pointer_and_other_layouts(browser, wh
         )
         assert tab.page.locator("#tip canvas").count() == 1 and tab.tip() in map_of["names"]
         seen = {tab.page.evaluate(picture)}
-        for press in ("text=PCA", "text=pictures"):
+        for press in ("text=PCA", "text=images"):
             tab.page.click(f"#map .choice >> {press}")
             seen.add(tab.page.evaluate(picture))
         tab.page.locator("#map .legend button").first.click()
@@ -212,9 +217,10 @@ def test_the_map_shows_the_image_under_the_pointer_and_other_layouts(browser, wh
 def test_neighbours_and_histograms_answer_the_pointer(browser, whole):
     with Tab(browser, whole[1]) as tab:
         tab.point("#neighbours .frame")
-        assert "cosine" in tab.tip() and tab.tip().startswith(("right: ", "wrong: "))
+        assert "cosine similarity" in tab.tip()
+        assert tab.tip().startswith(("same label: ", "different label: "))
         tab.point("#similarities .chart", 0.9)
-        assert "one image" in tab.tip() and "%" in tab.tip()
+        assert "same image" in tab.tip() and "%" in tab.tip()
         before = tab.page.inner_text("#recipe")
         tab.page.click("#recipe summary")
         assert (
@@ -230,7 +236,7 @@ def test_an_analysis_is_drawn_without_being_known(browser, whole):
         assert article.locator(".line").count() == 2 and article.locator(".steps").count() == 1
         text = article.inner_text()
         assert "0.25" in text and "a note <b>of markup</b>" in text and "images 512" in text
-        assert "left out: it has no bank" in tab.page.inner_text("[data-what=bank]")
+        assert "Skipped: it has no bank" in tab.page.inner_text("[data-what=bank]")
 
 
 def test_the_recipe_that_is_saved_is_the_run_s_own(browser, whole, tmp_path):
@@ -264,9 +270,9 @@ def test_a_comparison_filters_its_runs(browser, several, size):
         tab.page.fill("#filter", "")
         tab.page.uncheck(".runs tbody tr:nth-child(2) input")
         assert lines.count() == 2
-        tab.page.click("#runs >> text=none")
+        tab.page.click("#runs .controls >> text=Select none")
         assert (lines.count(), dots.count()) == (0, 0)
-        tab.page.click("#runs >> text=all")
+        tab.page.click("#runs .controls >> text=Select all")
         assert (lines.count(), dots.count()) == (3, 3)
         tab.sound()
 
@@ -275,7 +281,7 @@ def test_a_comparison_shows_means_over_seeds(browser, several):
     with Tab(browser, several) as tab:
         row = tab.page.locator("#scores .dotrow").first.text_content()
         assert "dcl" in row and "60.5 ± 0.7" in row and "n = 2" in row
-        tab.page.click("#training .choice >> text=mean of seeds")
+        tab.page.click("#training .choice >> text=mean over seeds")
         assert (
             tab.page.locator("#training .line").count() == 2
             and tab.page.locator("#training .band").count() == 1
@@ -319,7 +325,7 @@ def test_pages_of_runs_with_gaps_are_sound(browser, tmp_path):
 
 @pytest.fixture(scope="module")
 def two_hundred(tmp_path_factory):
-    """Ten settings of each of four methods, five seeds of each, a thousand lines of log."""
+    """Return a page of 200 runs: 4 methods, 10 settings each, 5 seeds each, long logs."""
     folder = tmp_path_factory.mktemp("many")
     log = "".join(json.dumps(row) + "\n" for row in rows(1000))
     for method in ("dcl", "simclr", "byol", "mocov2"):
@@ -339,7 +345,7 @@ def two_hundred(tmp_path_factory):
 def test_two_hundred_runs_stay_small_and_open_at_once(browser, two_hundred):
     assert two_hundred.stat().st_size < 30e6
     seconds = []
-    for _ in range(3):  # the quickest counts: the machine may have other things to do
+    for _ in range(3):  # the fastest of three counts, because the machine may be busy
         with Tab(browser, two_hundred) as tab:
             seconds.append(tab.seconds)
             tab.sound()

@@ -1,4 +1,4 @@
-"""The page as a file: what is in it, that nothing of a run becomes markup, and that it is always written."""
+"""Tests of the page as a file: its content, the escaping of texts, and runs with missing parts."""
 
 import base64
 import hashlib
@@ -12,15 +12,15 @@ from safetensors.torch import load_file, save_file
 
 import antipode
 from antipode.reporting import page
-from antipode.reporting.gather import gather
 from antipode.reporting.page import document, embedded
+from antipode.reporting.summary import gather
 from tests.reporting.runs import photographs, rows, run, score
 
 EVIL = "</script><script>alert(1)</script><b>&\u2028<!--"
 
 
 class Tags(html.parser.HTMLParser):
-    """The elements of a page, its text outside scripts, and the content of its scripts."""
+    """A parser for the elements of a page, its text outside scripts, and its scripts."""
 
     def __init__(self, text):
         super().__init__()
@@ -72,7 +72,9 @@ def test_the_page_has_every_picture_of_a_whole_run(shown):
 def test_the_head_says_what_it_is_without_a_script(shown):
     text = shown.text
     assert (
-        "digits run" in text and "dcl taught resnet10-slim on" in text and "without a label" in text
+        "digits run" in text
+        and "resnet10-slim pretrained with dcl on" in text
+        and "without labels" in text
     )
     assert (
         "70.0 %" in text
@@ -88,9 +90,9 @@ def test_nothing_is_fetched_and_no_other_script_would_run(shown):
             assert attributes.get(name, "#").startswith(("#", "data:"))
     policy = next(a["content"] for t, a in shown.elements if t == "meta" and a.get("http-equiv"))
     digest = base64.b64encode(hashlib.sha256(shown.scripts[1].encode()).digest()).decode()
-    assert (
-        policy
-        == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert policy == (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'"
     )
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|https?:(?!//www.w3.org)",
@@ -143,7 +145,7 @@ def test_a_mark_in_a_name_is_not_filled_in():
     assert made.count('{"x":') == 1 and "&lt;!--DATA--&gt;" in made
 
 
-# ---- what is missing is said
+# ---- missing results are reported
 
 
 def test_a_run_without_its_data_says_so_and_keeps_the_rest(tmp_path):
@@ -176,7 +178,10 @@ def test_a_run_that_has_not_ended_says_so_and_shows_its_views(tmp_path):
     path = run(tmp_path / "half", trained=False, log=rows(20))
     page = written([path], tmp_path / "page.html")
     shown = page.data["runs"][0]
-    assert "The run has not ended: 1 of 4 epochs" in page.text and "no backbone yet" in page.text
+    assert (
+        "The run has not ended: the log has 1 of 4 epochs" in page.text
+        and "no backbone yet" in page.text
+    )
     assert list(shown["pictures"]) == ["views"] and "no backbone" in shown["absent"]["map"]
     assert shown["status"] == "epoch 1 of 4"
 
@@ -184,7 +189,7 @@ def test_a_run_that_has_not_ended_says_so_and_shows_its_views(tmp_path):
 def test_a_run_of_a_data_set_of_ones_own_says_why_there_are_no_pictures(tmp_path):
     path = run(tmp_path / "own", data="python:Photographs", trained=False)
     assert (
-        "handed over in Python"
+        "passed in Python"
         in written([path], tmp_path / "page.html").data["runs"][0]["absent"]["views"]
     )
 
@@ -196,7 +201,7 @@ def test_skipped_images_are_a_warning(tmp_path):
     with pytest.warns(UserWarning, match="broken"):
         text = written([path], tmp_path / "page.html").text
     assert (
-        "1 image could not be used, of those that this page looked at: " in text
+        "1 image could not be used, among those that this page looked at: " in text
         and "/broken.png" in text
     )
 
@@ -212,7 +217,7 @@ def test_features_that_are_not_numbers_are_a_reason_not_a_crash(tmp_path):
         path / "backbone.safetensors",
     )
     shown = written([path], tmp_path / "page.html").data["runs"][0]
-    assert list(shown["pictures"]) == ["views"] and "not numbers" in shown["absent"]["map"]
+    assert list(shown["pictures"]) == ["views"] and "NaN or infinite" in shown["absent"]["map"]
 
 
 def test_a_network_that_no_run_made_stands_beside_runs_that_were_scored_on_its_data(tmp_path):
@@ -223,7 +228,10 @@ def test_a_network_that_no_run_made_stands_beside_runs_that_were_scored_on_its_d
     (path / "scores.json").write_text(
         json.dumps({"knn@folder:mine": own | {"value": 20.0}, "linear": score(30.0)})
     )
-    names = [list(one.scores) for one in gather([tmp_path / "random", path])]
+    names = [
+        list(one.shown_scores)
+        for one in gather([antipode.Run(tmp_path / "random"), antipode.Run(path)])
+    ]
     assert names == [["knn@folder:mine", "linear"], ["knn@folder:mine", "linear"]]
 
 
@@ -240,7 +248,7 @@ def test_an_empty_folder_of_scores_is_a_network_that_no_run_made(tmp_path):
     assert page.data["runs"][0]["scores"] == {"0": 9.0}
 
 
-# ---- many runs
+# ---- several runs
 
 
 def test_a_comparison_has_the_mean_and_spread_of_the_best_setting_on_top(tmp_path):
@@ -267,7 +275,7 @@ def test_pictures_are_drawn_for_one_run_of_each_of_the_first_settings(tmp_path, 
 
 def test_refusals_come_before_the_work(tmp_path, monkeypatch):
     path = run(tmp_path / "r", trained=False)
-    monkeypatch.setattr("antipode.api.page", None)
+    monkeypatch.setattr(page, "page", None)
     with pytest.raises(FileNotFoundError, match=r"no run in .*nowhere"):
         antipode.report([path, tmp_path / "nowhere"])
     with pytest.raises(ValueError, match="is a directory"):
@@ -282,7 +290,10 @@ def test_many_notes_of_one_kind_are_one_line_that_unfolds(tmp_path):
         log = [*rows(10), {"step": 10 + at, "epoch": 1, "loss": None}]
         paths.append(run(tmp_path / f"run{at}", seed=at, trained=False, log=log))
     shown = written(paths, tmp_path / "page.html")
-    assert shown.text.count("The loss is not a number") == 6 and "and 5 more like it" in shown.text
+    assert (
+        shown.text.count("The loss is not a finite number") == 6
+        and "and 5 more like it" in shown.text
+    )
     assert (
         sum(tag == "li" and words == {"class": "grave"} for tag, words in shown.elements) == 2
-    )  # and the unfinished
+    )  # the loss, and unfinished training

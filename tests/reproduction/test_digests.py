@@ -1,7 +1,7 @@
-"""The name of a planned run does not change, so that finished runs are found by later versions.
+"""The folder name of a planned run does not change, so that later versions find finished runs.
 
-`tests/golden/digests.json` was written at commit dc86232: the folder names of the runs of every item
-and scale, one seed each, and the digest of every listed recipe.
+`tests/golden/digests.json` was written at commit dc86232. It holds the folder names of the runs of
+every item and scale with one seed each, and the digest of every listed recipe.
 """
 
 import json
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from antipode.recipe.resolve import resolve
+from antipode.recipe.schema import Train
+from antipode.reproduction import plan
 from antipode.reproduction.plan import digest, make_plan
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "digests.json").read_text())
@@ -31,8 +33,39 @@ def test_the_digest_of_a_recipe_is_pinned(name):
 )
 def test_the_runs_of_an_item_keep_their_folders(item):
     name, scale = item.split("/")
-    plan = make_plan(name, scale, Path("out"), seeds=1)
-    assert [run.folder.name for run in plan.jobs] == GOLDEN["items"][item]
+    planned = make_plan(name, scale, Path("out"), seeds=1).runs
+    assert [run.folder.name for run in planned] == GOLDEN["items"][item]
+
+
+def test_the_digest_leaves_out_a_new_key_while_it_has_its_default(monkeypatch):
+    """As if `train.keep` had been added after commit dc86232."""
+    usual = resolve("digits.simclr")
+    changed = resolve("digits.simclr", overrides={"train.keep": 9})
+    before = {"usual": digest(usual), "changed": digest(changed)}
+    monkeypatch.setitem(plan.NEW_KEYS, "train.keep", usual.train.keep)
+    assert digest(usual) != before["usual"], "the key is left out"
+    assert digest(changed) == before["changed"], "another value than the default is not"
+
+
+class LaterTrain(Train):
+    """The section `train` of a later version, with one more key."""
+
+    added: bool = False
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_a_recipe_with_an_added_key_keeps_its_digest(name, monkeypatch):
+    recipe = resolve(name)
+
+    def later(**added):
+        section = LaterTrain(**recipe.train.model_dump(), **added)
+        return recipe.model_copy(update={"train": section})
+
+    assert "train.added" in later().leaves()
+    assert digest(later()) != PINNED[name], "a key that is not in NEW_KEYS counts"
+    monkeypatch.setitem(plan.NEW_KEYS, "train.added", False)
+    assert digest(later()) == PINNED[name]
+    assert digest(later(added=True)) != PINNED[name]
 
 
 @pytest.mark.slow
@@ -40,6 +73,5 @@ def test_every_listed_recipe_and_item_keeps_its_digest():
     assert {name: digest(resolve(name)) for name in GOLDEN["recipes"]} == GOLDEN["recipes"]
     for item, folders in GOLDEN["items"].items():
         name, scale = item.split("/")
-        assert [
-            run.folder.name for run in make_plan(name, scale, Path("out"), seeds=1).jobs
-        ] == folders, item
+        planned = make_plan(name, scale, Path("out"), seeds=1).runs
+        assert [run.folder.name for run in planned] == folders, item

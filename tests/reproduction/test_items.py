@@ -1,17 +1,17 @@
-"""The items: all there, at all scales, with recipes that resolve and the papers' own numbers."""
+"""The items: complete at all scales, with recipes that resolve and the numbers of the papers."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from antipode.analysis.catalog import ANALYSES
-from antipode.evaluation.protocol import PROTOCOLS
+from antipode.analysis.catalog import analyses
+from antipode.evaluation.protocol import protocols
 from antipode.optim import make
 from antipode.papers.dcl.tables import SAME
 from antipode.recipe.resolve import resolve
-from antipode.reproduction.catalog import ITEMS
-from antipode.reproduction.item import SCALES, table, turned
+from antipode.reproduction.catalog import items
+from antipode.reproduction.item import SCALES, table, transpose
 from antipode.reproduction.scenes import SLIM
 
 PROMISED = """adco.table5
@@ -23,11 +23,11 @@ msbreg.table2 msbreg.table3 msbreg.table4 msbreg.table5""".split()
 
 
 def trials(name, scale):
-    return ITEMS[name].grids[scale].trials
+    return items()[name].grids[scale].trials
 
 
 def places(name, scale):
-    """Where the numbers of a scale go; of curves only panel and row are known beforehand."""
+    """Return the places of a scale's numbers; the columns of curves are not known in advance."""
     return {trial.place(measure) for trial in trials(name, scale) for measure in trial.measures}
 
 
@@ -36,24 +36,24 @@ def places(name, scale):
     ("name", "without", "with_it"), [("dcl.fig3", "mocov1", "dcl"), ("dcl.table4", "mocov2", "dcl")]
 )
 def test_moco_with_and_without_dcl_differ_in_the_loss_alone(name, without, with_it, scale):
-    found = {}
+    recipes = {}
     for trial in trials(name, scale):
         recipe = resolve(trial.recipe, overrides=trial.overrides).leaves()
         if recipe["method.name"] == without or recipe.get("method.base") == without:
-            found.setdefault(recipe["method.name"], []).append(recipe)
-    assert len(found[without]) == len(found[with_it]) > 1
-    for plain, decoupled in zip(found[without], found[with_it], strict=True):
+            recipes.setdefault(recipe["method.name"], []).append(recipe)
+    assert len(recipes[without]) == len(recipes[with_it]) > 1
+    for plain, decoupled in zip(recipes[without], recipes[with_it], strict=True):
         other = {key for key in plain.keys() & decoupled.keys() if plain[key] != decoupled[key]}
         assert other == {"method.name"}, other
 
 
 def test_the_items_are_those_of_the_papers():
-    assert sorted(ITEMS) == sorted(PROMISED)
+    assert sorted(items()) == sorted(PROMISED)
 
 
-@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("name", items())
 def test_every_item_has_three_scales_a_question_and_a_source(name):
-    item = ITEMS[name]
+    item = items()[name]
     assert tuple(sorted(item.grids)) == tuple(sorted(SCALES))
     assert item.question.endswith("?") and item.source and item.trend and item.title
     for scale in SCALES:
@@ -65,7 +65,7 @@ def test_every_item_has_three_scales_a_question_and_a_source(name):
 def test_every_recipe_of_every_scale_resolves_and_its_optimisers_can_be_made(paper):
     distinct = {
         (trial.recipe, repr(trial.overrides)): trial
-        for name in ITEMS
+        for name in items()
         if name.startswith(paper)
         for scale in SCALES
         for trial in trials(name, scale)
@@ -80,14 +80,14 @@ def test_every_recipe_of_every_scale_resolves_and_its_optimisers_can_be_made(pap
             recipe = resolve(trial.recipe, overrides=trial.overrides)
             assert recipe.train.epochs >= 1
             for spec in recipe.optim.values():
-                own = {
+                settings = {
                     key: getattr(spec, key)
                     for key in ("name", "lr", "momentum", "weight_decay", "nesterov", "variant")
                 }
-                make([torch.nn.Parameter(torch.zeros(2, 2))], **own)
+                make([torch.nn.Parameter(torch.zeros(2, 2))], **settings)
 
 
-@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("name", items())
 def test_each_scale_trains_on_the_data_it_promises(name):
     assert {trial.recipe.split(".")[0] for trial in trials(name, "smoke")} <= {
         "digits",
@@ -110,12 +110,12 @@ def test_each_scale_trains_on_the_data_it_promises(name):
     assert {trial.recipe.split(".")[0] for trial in trials(name, "paper")} <= large
 
 
-@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("name", items())
 def test_what_is_measured_is_known_and_goes_into_a_panel(name):
-    item = ITEMS[name]
+    item = items()[name]
     panels = {panel.name: panel.kind for panel in item.panels}
     assert len(panels) == len(item.panels)
-    known = {"score": PROTOCOLS, "analysis": ANALYSES, "scenes": SLIM, "metric": {"knn"}}
+    known = {"score": protocols(), "analysis": analyses(), "scenes": SLIM, "metric": {"knn"}}
     for scale in SCALES:
         for trial in trials(name, scale):
             assert trial.measures
@@ -129,7 +129,7 @@ def test_what_is_measured_is_known_and_goes_into_a_panel(name):
     assert set(item.sources) <= set(item.paper)
 
 
-# rows and columns that the paper quotes from others, or that nothing here trains
+# rows and columns that the paper quotes from other papers, or that no run here trains
 QUOTED = {
     "eqco.table2": {
         *(
@@ -143,59 +143,57 @@ QUOTED = {
     "dcl.table2": {"MoCo + CLD", "NPID + CLD", "Exemplar"},
     "msbreg.table2": {"VICReg", "SwAV", "BarlowTwins", "OBoW"},
 }
-UNPRINTED = {
-    ("adco.table5", "SimSiam"),
-    ("dcl.table2", "Inv. Spread"),
-}  # the table has no number there
+# rows and columns where the paper's table has no number
+UNPRINTED = {("adco.table5", "SimSiam"), ("dcl.table2", "Inv. Spread")}
 
 
-@pytest.mark.parametrize("name", [name for name in ITEMS if "table" in name])
+@pytest.mark.parametrize("name", [name for name in items() if "table" in name])
 def test_the_grid_of_the_paper_fills_the_places_of_its_table(name):
-    ours, paper = places(name, "paper"), set(ITEMS[name].paper)
+    ours, paper = places(name, "paper"), set(items()[name].paper)
     quoted = {place for place in paper if QUOTED.get(name, set()) & set(place)}
     assert paper - ours == quoted
     beyond = {
         place for place in ours - paper if not any((name, part) in UNPRINTED for part in place)
     }
-    if name == "dcl.table1":  # two of its four parts are not legible in our copy
+    if name == "dcl.table1":  # two of its four parts are not legible in our copy of the paper
         assert {place[0] for place in beyond} == {"CIFAR100 (kNN)", "STL10 (kNN)"}
     else:
         assert not beyond
 
 
-@pytest.mark.parametrize("name", [name for name in ITEMS if "table" in name])
+@pytest.mark.parametrize("name", [name for name in items() if "table" in name])
 @pytest.mark.parametrize("scale", ["smoke", "small"])
 def test_smaller_scales_stand_in_places_of_the_paper(name, scale):
-    ours, paper = places(name, scale), set(ITEMS[name].paper)
+    ours, paper = places(name, scale), set(items()[name].paper)
     beyond = {
         place for place in ours - paper if not any((name, part) in UNPRINTED for part in place)
     }
-    assert not beyond or (name, scale) == (
-        "eqco.table6",
-        "smoke",
-    )  # whose queues are smaller than any of the paper's
+    # the queues of eqco.table6 at scale smoke are smaller than any of the paper's
+    assert not beyond or (name, scale) == ("eqco.table6", "smoke")
 
 
-@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("name", items())
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_law_can_be_judged_from_the_places_of_its_scale(name, scale):
-    """Numbers of nothing, but in every place: a law that names a place that no run fills would raise a KeyError."""
-    item, cells = ITEMS[name], {}
+    """Every place gets some number; a law that reads a place that no run fills raises KeyError."""
+    item = items()[name]
+    cells = {}
     for trial in trials(name, scale):
         for measure in trial.measures:
             panel, row, column = trial.place(measure)
             curve = measure.kind == "metric" or measure.pick.startswith(("curves", "histograms"))
             for x in (64.0, 256.0, 1024.0) if curve else (column,):
                 cells.setdefault((panel, row, x), []).append(1.0)
-    for law in item.asked(scale):
+    for law in item.laws_at(scale):
         holds, text = law.check(cells)
         assert holds in (True, False) and text
 
 
 def test_theory_is_asked_of_every_scale_and_experience_is_not_asked_of_smoke():
-    theory = {name for name in ITEMS if ITEMS[name].asked("smoke")}
+    theory = {name for name, item in items().items() if item.laws_at("smoke")}
     assert theory == {"eqco.fig1", "eqco.fig4", "dcl.fig1"}
-    assert all(len(ITEMS[name].asked("small")) >= len(ITEMS[name].asked("smoke")) for name in ITEMS)
+    for item in items().values():
+        assert len(item.laws_at("small")) >= len(item.laws_at("smoke"))
 
 
 def test_without_eqco_means_alpha_equal_to_the_negatives():
@@ -212,7 +210,7 @@ def test_dcls_baseline_differs_from_dcl_in_nothing_but_the_method():
     a = resolve("imagenet.simclr", overrides=SAME).leaves()
     b = resolve("imagenet.dcl").leaves()
     differ = {key for key in a | b if a.get(key) != b.get(key)}
-    # what DCL has more are arguments of other bases, at None
+    # DCL also has the arguments of other bases, which are None here
     assert {key for key in differ if b.get(key) is not None} == {
         "method.name",
         "method.base",
@@ -225,27 +223,23 @@ def test_dcls_baseline_differs_from_dcl_in_nothing_but_the_method():
 def test_both_lines_of_dcls_figure_3_have_the_batch_or_queue_they_stand_at(scale):
     for trial in trials("dcl.fig3", scale):
         recipe = resolve(trial.recipe, overrides=trial.overrides)
-        found = recipe.train.batch if trial.panel == "SimCLR" else recipe.method.arguments["queue"]
-        assert found == trial.column, trial
+        queue = recipe.method.arguments.get("queue")
+        assert (recipe.train.batch if trial.panel == "SimCLR" else queue) == trial.column, trial
 
 
 def test_byol_in_msbregs_tables_is_msbreg_with_two_views_and_no_regulariser():
     (byol, *_) = trials("msbreg.table3", "paper")
     assert byol.row == "BYOL"
     recipe = resolve(byol.recipe, overrides=byol.overrides)
-    found = recipe.method.arguments
-    assert (found["views"], found["singular_value"], found["brownian"], found["uniform"]) == (
-        2,
-        0,
-        0,
-        0,
-    )
+    arguments = recipe.method.arguments
+    assert arguments["views"] == 2
+    assert arguments["singular_value"] == arguments["brownian"] == arguments["uniform"] == 0
 
 
 def test_turning_exchanges_rows_and_columns():
     before = trials("dcl.table3", "small")
     assert [(trial.column, trial.row) for trial in before] == [
-        (t.row, t.column) for t in turned(before)
+        (t.row, t.column) for t in transpose(before)
     ]
 
 
@@ -253,10 +247,12 @@ def test_a_table_leaves_out_what_the_paper_leaves_out():
     assert table({"a": {1: 2.0, 2: None}}, "p") == {("p", "a", 1): 2.0}
 
 
-# the same numbers once more, typed from the papers' own lines
+# the same numbers, typed a second time from the papers
 ADCO = """SimCLR 67.0 1.92 | MoCo v2 67.5 2.12 | BYOL 70.6 4.10 | AdCo, 65,536 negatives 68.6 2.26
-AdCo, 16,384 negatives 68.6 2.24 | AdCo, 8,192 negatives 68.4 2.24 | AdCo, symmetric, 65,536 negatives 70.6 3.50
-AdCo, symmetric, 16,384 negatives 70.2 3.46 | AdCo, symmetric, 8,192 negatives 70.2 3.45"""
+AdCo, 16,384 negatives 68.6 2.24 | AdCo, 8,192 negatives 68.4 2.24
+AdCo, symmetric, 65,536 negatives 70.6 3.50
+AdCo, symmetric, 16,384 negatives 70.2 3.46
+AdCo, symmetric, 8,192 negatives 70.2 3.45"""
 MSBREG5 = """
 2 0 0 71.9 4 0 0 78.2 8 0 0 79.5
 2 0 0.25 72.3 4 0 0.25 79.1 8 0 0.25 80.1
@@ -282,7 +278,7 @@ MSBREG5 = """
 
 
 def test_adcos_table_5_as_printed():
-    paper = ITEMS["adco.table5"].paper
+    paper = items()["adco.table5"].paper
     lines = [part.strip() for line in ADCO.splitlines() for part in line.split("|")]
     for line in lines:
         row, accuracy, hours = line.rsplit(" ", 2)
@@ -292,7 +288,7 @@ def test_adcos_table_5_as_printed():
 
 
 def test_msbregs_table_5_as_printed():
-    paper = ITEMS["msbreg.table5"].paper
+    paper = items()["msbreg.table5"].paper
     numbers = [float(x) for x in MSBREG5.split()]
     assert len(numbers) == 60 * 4 and len(paper) == 60
     for at in range(0, len(numbers), 4):
@@ -345,8 +341,8 @@ def test_msbregs_table_5_as_printed():
     ],
 )
 def test_a_row_of_a_table_as_printed(name, row, numbers):
-    found = [value for (_, own, _), value in ITEMS[name].paper.items() if own == row]
-    assert found == [float(x) for x in numbers.split()]
+    printed = [value for place, value in items()[name].paper.items() if place[1] == row]
+    assert printed == [float(x) for x in numbers.split()]
 
 
 @pytest.mark.parametrize(
@@ -359,21 +355,25 @@ def test_a_row_of_a_table_as_printed(name, row, numbers):
     ],
 )
 def test_dcls_table_1_as_printed(panel, row, numbers):
-    paper = ITEMS["dcl.table1"].paper
+    paper = items()["dcl.table1"].paper
     assert [paper[panel, row, size] for size in (32, 64, 128, 256, 512)] == [
         float(x) for x in numbers.split()
     ]
 
 
 def test_the_numbers_of_figures_are_those_the_texts_state():
-    """DCL 4.2: 61.8 to 65.9 at batch 256, 65.1 and 66.1 at 1024; 54.7 to 60.8 at 256 keys, losses of 5.9 and .4."""
-    paper = ITEMS["dcl.fig3"].paper
+    """DCL, section 4.2, has the numbers below.
+
+    SimCLR: 61.8 and 65.9 at batch size 256, 65.1 and 66.1 at 1024. MoCo: 54.7 and 60.8 with 256
+    keys, and losses of 5.9 and .4 points.
+    """
+    paper = items()["dcl.fig3"].paper
     assert (paper["SimCLR", "without DCL", 256], paper["SimCLR", "with DCL", 256]) == (61.8, 65.9)
     assert (paper["SimCLR", "without DCL", 1024], paper["SimCLR", "with DCL", 1024]) == (65.1, 66.1)
     for row, loss in (("without DCL", 5.9), ("with DCL", 0.4)):
         assert paper["MoCo", row, 65536] - paper["MoCo", row, 256] == pytest.approx(loss)
     assert paper["MoCo", "without DCL", 256] == 54.7 and paper["MoCo", "with DCL", 256] == 60.8
-    moco = ITEMS["eqco.fig2"].paper
+    moco = items()["eqco.fig2"].paper
     assert (moco["MoCo", "without EqCo", 256], moco["MoCo", "without EqCo", 65536]) == (54.7, 60.6)
     for name in (
         "eqco.fig1",
@@ -384,10 +384,10 @@ def test_the_numbers_of_figures_are_those_the_texts_state():
         "jcl.figM2a",
         "jcl.figM3",
     ):
-        assert not ITEMS[name].paper, "only drawn: no number may be invented"
+        assert not items()[name].paper, "the paper only draws them, so no number may be invented"
 
 
 def test_the_page_has_a_line_for_every_item():
     page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
-    rows = [f"| `{name}` | {item.question} |" for name, item in sorted(ITEMS.items())]
+    rows = [f"| `{name}` | {item.question} |" for name, item in sorted(items().items())]
     assert "\n".join(rows) in page, "\n".join(rows)

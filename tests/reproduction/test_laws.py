@@ -1,4 +1,4 @@
-"""Each law holds where it should and is violated where it should be."""
+"""Each law holds where it should hold, and is violated where it should be violated."""
 
 import pytest
 
@@ -6,11 +6,12 @@ from antipode.reproduction import laws
 
 
 def curves(**rows):
-    """Cells of one panel "p"; each row a list of y at x = 1, 2, ..."""
+    """Return the cells of a panel "p"; each row is a list of y at x = 1, 2, ..."""
     return {("p", row, float(x)): [y] for row, ys in rows.items() for x, y in enumerate(ys, 1)}
 
 
 def moved(cells, panel):
+    """Return the cells in another panel."""
     return {(panel, *place[1:]): values for place, values in cells.items()}
 
 
@@ -20,12 +21,12 @@ def test_ends_that_rise():
 
 
 def test_ends_that_coincide_within_a_share_of_others():
-    apart = moved(curves(a=[0, 1], b=[0, 4]), "q")
+    reference = moved(curves(a=[0, 1], b=[0, 4]), "q")
     holds = laws.ends_coincide(
-        curves(a=[0, 2.0], b=[9, 2.9]) | apart, panel="p", against="q", share=1 / 3
+        curves(a=[0, 2.0], b=[9, 2.9]) | reference, panel="p", against="q", share=1 / 3
     )
     broken = laws.ends_coincide(
-        curves(a=[0, 2.0], b=[9, 3.1]) | apart, panel="p", against="q", share=1 / 3
+        curves(a=[0, 2.0], b=[9, 3.1]) | reference, panel="p", against="q", share=1 / 3
     )
     assert holds[0] and not broken[0] and "a range of 3" in holds[1]
 
@@ -46,8 +47,8 @@ def test_a_curve_that_goes_one_way(law, sign):
         return law(curves(a=[sign * y for y in ys]), panel="p", row="a", slack=slack)[0]
 
     assert judge([1, 2, 2, 3]) and not judge([1, 3, 2, 4]) and judge([1, 3, 2.9, 4], slack=0.2)
-    assert not judge([2, 2, 2]), "a flat line goes nowhere"
-    assert not judge([2, 1.95, 1.9], slack=0.2), "slack is for one step, not for the whole way"
+    assert not judge([2, 2, 2]), "a flat line neither rises nor falls"
+    assert not judge([2, 1.95, 1.9], slack=0.2), "slack applies to one step, not to the whole curve"
 
 
 def test_a_curve_that_nears_a_limit():
@@ -78,7 +79,7 @@ def test_who_loses_less_at_the_smallest():
     assert not laws.steadier(cells, panel="p", row="theirs", than="ours")[0]
     collapsed = curves(ours=[10, 10, 10], theirs=[50, 60, 64])
     assert not laws.steadier(collapsed, panel="p", row="ours", than="theirs")[0], (
-        "who has nothing loses nothing"
+        "a collapsed method loses nothing, but is below the other"
     )
 
 

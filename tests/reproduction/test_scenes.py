@@ -1,4 +1,4 @@
-"""Drawn scenes: COCO's layout, boxes and masks that are where the pixels say, the same every time."""
+"""Drawn scenes: COCO's layout, boxes and masks that match the pixels, reproducible images."""
 
 import json
 
@@ -10,6 +10,7 @@ from antipode import rng
 from antipode.data.sources.annotated import detection, mask
 from antipode.data.sources.shapes import KINDS
 from antipode.reproduction import scenes
+from antipode.runs.run import opened
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_an_objects_pixels_are_of_one_colour_that_is_not_the_grounds():
         whole = torch.zeros(scenes.SIDE, scenes.SIDE, dtype=torch.bool)
         for thing in things:
             inside = mask(thing["segmentation"], scenes.SIDE, scenes.SIDE).bool()
-            assert not (inside & whole).any(), "each has a quarter of its own"
+            assert not (inside & whole).any(), "each object is in a different quarter"
             whole |= inside
             colours = picture[:, inside]
             assert (colours == colours[:, :1]).all()
@@ -65,7 +66,9 @@ def test_scenes_are_the_same_every_time_and_train_and_test_differ(home, tmp_path
     assert files[0].tobytes() != files[1].tobytes()
     before = (home / "coco" / "instances_val.json").stat().st_mtime_ns
     scenes.draw(home.parent, 12, 5)
-    assert (home / "coco" / "instances_val.json").stat().st_mtime_ns == before, "made once"
+    assert (home / "coco" / "instances_val.json").stat().st_mtime_ns == before, (
+        "existing scenes are kept"
+    )
 
 
 def test_a_mask_that_starts_inside_is_written_as_coco_does():
@@ -84,9 +87,8 @@ def test_a_mask_that_starts_inside_is_written_as_coco_does():
 def test_a_slim_detector_is_judged_and_filed(tmp_path, monkeypatch):
     settings, *_ = scenes.SLIM["segment-smoke"]
     monkeypatch.setitem(scenes.SLIM, "segment-smoke", (settings, 8, 4))
-    found = scenes.judge(
-        *("random:resnet10-slim", "segment-smoke"),
-        **{"data": "shapes", "out": tmp_path / "r", "scenes": tmp_path, "seed": 0, "device": "cpu"},
-    )
-    filed = json.loads((tmp_path / "r" / "scores.json").read_text())["segment-smoke"]
-    assert filed["value"] == found.value and "box AP" in filed["more"] and filed["data"] == "scenes"
+    run = opened("random:resnet10-slim", data="shapes", out=tmp_path / "r")
+    score = scenes.score_detector(run, "segment-smoke", scenes=tmp_path, device="cpu")
+    stored = json.loads((tmp_path / "r" / "scores.json").read_text())["segment-smoke"]
+    assert stored["value"] == score.value and "box AP" in stored["more"]
+    assert stored["data"] == "scenes"

@@ -1,4 +1,4 @@
-"""A run that is replaced is kept until the new one has taken a step; a folder belongs to one process at a time."""
+"""A replaced run is kept until the new one has taken a step; one process at a time has a folder."""
 
 import contextlib
 import itertools
@@ -7,17 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
 import torch
 
+from antipode import runs
 from antipode.core.learner import Learner
-from antipode.runs import folder as rundir
 from antipode.runs.folder import RunFolder
 from antipode.training.loop import train
-from tests.training.runs import pretrain, small_recipe, small_splits
 from tests.toys import Tiny
+from tests.training.runs import pretrain, small_recipe, small_splits
 
 posix = pytest.mark.skipif(os.name != "posix", reason="forks")
 
@@ -25,18 +26,25 @@ posix = pytest.mark.skipif(os.name != "posix", reason="forks")
 def go(path, epochs=1, overwrite=False, **more):
     torch.manual_seed(5)
     recipe = small_recipe("simclr", epochs, **more)
-    train(recipe, RunFolder(path), splits=small_splits(), backbone=Tiny(), overwrite=overwrite, quiet=True)
+    train(
+        recipe,
+        RunFolder(path),
+        splits=small_splits(),
+        backbone=Tiny(),
+        overwrite=overwrite,
+        quiet=True,
+    )
 
 
 def content(path):
-    """All files of a folder but its lock."""
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*"))
-            if file.is_file() and file.name != ".lock"}  # fmt: skip
+    """Return all files of a folder except its lock."""
+    files = [file for file in sorted(path.rglob("*")) if file.is_file() and file.name != ".lock"]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 @pytest.fixture
 def old(tmp_path):
-    """A finished run, and something that is not its own."""
+    """A finished run, in a folder with a file that does not belong to it."""
     go(tmp_path / "run")
     (tmp_path / "run" / "notes.txt").write_text("mine")
     (tmp_path / "run" / "features").mkdir()
@@ -59,7 +67,11 @@ def test_a_run_that_fails_in_its_first_step_leaves_the_old_one_as_it_was(old, mo
 
 def test_so_does_one_that_is_interrupted_before_it(old, monkeypatch):
     before = content(old)
-    monkeypatch.setattr(Learner, "before_step", lambda self, progress: (_ for _ in ()).throw(KeyboardInterrupt))
+
+    def interrupted(self, progress):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Learner, "before_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         go(old, overwrite=True)
     assert content(old) == before
@@ -76,32 +88,38 @@ def test_a_run_that_takes_a_step_replaces_the_old_one_and_nothing_else(old, tmp_
 
     monkeypatch.setattr(Learner, "forward", watched)
     go(old, overwrite=True, **{"train.seed": 3})
-    found, expected = content(old), content(tmp_path / "new")
-    assert found.pop("notes.txt") == b"mine" and found.keys() == expected.keys()
-    assert found["backbone.safetensors"] == expected["backbone.safetensors"]
+    files = content(old)
+    expected = content(tmp_path / "new")
+    assert files.pop("notes.txt") == b"mine" and files.keys() == expected.keys()
+    assert files["backbone.safetensors"] == expected["backbone.safetensors"]
 
 
 def test_files_of_a_folder_that_holds_no_run_are_nobodys_to_remove(tmp_path):
-    """Such as a project's own, with --out . --overwrite."""
+    """Such as the files of a project, with --out . --overwrite."""
     names = ("package.json", "labels.jsonl", "features/w.txt", "checkpoints/theirs.pt", "a.txt")
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     go(tmp_path, overwrite=True)
-    go(tmp_path, overwrite=True, **{"train.seed": 3})  # and where there is one, those whose names a run does not use
-    assert all((tmp_path / name).read_text() == name for name in ("package.json", "labels.jsonl", "a.txt"))
+    # now the folder holds a run, and files whose names a run does not use must stay
+    go(tmp_path, overwrite=True, **{"train.seed": 3})
+    kept = ("package.json", "labels.jsonl", "a.txt")
+    assert all((tmp_path / name).read_text() == name for name in kept)
     assert RunFolder(tmp_path).read_json("recipe.json")["train"]["seed"] == 3
 
 
 @pytest.mark.parametrize("left", [(), ("tensorboard",), ("features", "metrics.jsonl")])
 def test_a_recovery_that_was_killed_is_taken_up_again(old, left):
-    """It removes the new run's files and its recipe last: whatever is left of it, the old run comes back whole."""
+    """A recovery deletes the files of the new run, its recipe last, and restores the old run.
+
+    Whatever a killed recovery has left of the new run, the next one restores the whole old run.
+    """
     before = content(old)
     with contextlib.suppress(KeyboardInterrupt), RunFolder(old).replacing():
         (old / "recipe.json").write_text("{}")
         for name in left:
             (old / name).mkdir() if "." not in name else (old / name).write_text("")
-        (old / ".old").rename(old / ".kept")  # as if killed here: what follows does not recover
+        (old / ".old").rename(old / ".kept")  # as if killed here: `replacing` cannot recover
         raise KeyboardInterrupt
     (old / ".kept").rename(old / ".old")
     RunFolder(old).recover()
@@ -111,9 +129,9 @@ def test_a_recovery_that_was_killed_is_taken_up_again(old, left):
 def test_nothing_of_a_folder_without_a_run_is_set_aside(tmp_path):
     (tmp_path / "features").mkdir()
     (tmp_path / "features" / "w.txt").write_text("mine")
-    with RunFolder(tmp_path).replacing() as gone:
+    with RunFolder(tmp_path).replacing() as commit:
         assert (tmp_path / "features" / "w.txt").exists()
-        gone()
+        commit()
     assert (tmp_path / "features" / "w.txt").read_text() == "mine"
 
 
@@ -134,70 +152,151 @@ def test_a_failure_after_the_first_step_is_a_run_to_go_on_with(old, monkeypatch)
     assert [row["step"] for row in RunFolder(old).metrics()] == [0, 1, 2, 3]
 
 
-def dies_after(count, work):
-    """Do work in a process that ends at once after so many changes to the disk; whether it came to its end."""
+# exit statuses of forked children; an error in a child gives 1, so they must differ from it
+FINISHED = 0
+KILLED = 3
+IN_USE = 4
+
+
+def fork(work):
+    """Fork a child that ends with the status that `work` returns, or with 1 after an error.
+
+    Return the id of the child.
+    """
     child = os.fork()
     if not child:
+        status = 1
+        try:
+            status = work()
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)
+        finally:  # the child must not go on with the tests
+            os._exit(status)
+    return child
+
+
+def status_of(child):
+    """Wait for a child to end and return its exit status."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def dies_after(count, work):
+    """Run `work` in a process that is ended after `count` changes to the disk.
+
+    Return True if the work was finished before.
+    """
+
+    def work_until_killed():
         left = itertools.count(count, -1)
 
         def counted(change):
-            def one(*arguments, **options):
+            def changed(*arguments, **options):
                 if not next(left):
-                    os._exit(1)
+                    os._exit(KILLED)
                 return change(*arguments, **options)
 
-            return one
+            return changed
 
         for name in ("rename", "unlink", "mkdir", "rmdir"):
             setattr(Path, name, counted(getattr(Path, name)))
         shutil.rmtree = counted(shutil.rmtree)
         work()
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return FINISHED
+
+    status = status_of(fork(work_until_killed))
+    assert status in (FINISHED, KILLED)
+    return status == FINISHED
 
 
 @posix
-@pytest.mark.parametrize("stands", [False, True])
-def test_a_kill_at_any_moment_leaves_one_of_the_two_runs_whole(tmp_path, stands):
-    """Small stand-ins for two runs, and a death before every single change of the disk."""
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_kill_at_any_moment_leaves_one_of_the_two_runs_whole(tmp_path, commits):
+    """Two fake runs; the process is killed before every single change to the disk."""
 
-    def made(path, word):
+    def write_run(path, word):
+        names = ["recipe.json", "metrics.jsonl", "checkpoints/last.pt"]
+        names += ["scores.json"] if word == "old" else []
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        for name in ("recipe.json", "metrics.jsonl", "checkpoints/last.pt", "scores.json")[: 4 if word == "old" else 3]:
+        for name in names:
             (path / name).write_text(word)
 
     def work():
-        with run.replacing() as settle:
-            made(run.path, "new")
-            if stands:
-                settle()
+        with run.replacing() as commit:
+            write_run(run.path, "new")
+            if commits:
+                commit()
 
     outcomes = set()
     for count in itertools.count():
         run = RunFolder(tmp_path / f"{count}")
-        made(run.path, "old")
+        write_run(run.path, "old")
         done = dies_after(count, work)
         run.recover()
         words = {name: text.decode() for name, text in content(run.path).items()}
-        assert set(words.values()) == ({"old"} if "scores.json" in words else {"new"}) and len(words) in (3, 4), count
+        assert set(words.values()) == ({"old"} if "scores.json" in words else {"new"}), count
+        assert len(words) in (3, 4), count
         outcomes.add(words["recipe.json"])
         if done:
-            assert words["recipe.json"] == ("new" if stands else "old")
+            assert words["recipe.json"] == ("new" if commits else "old")
             break
-    assert count > 8 and outcomes == ({"old", "new"} if stands else {"old"})
+    assert count > 8 and outcomes == ({"old", "new"} if commits else {"old"})
+
+
+@posix
+def test_a_deletion_that_was_killed_is_completed_by_the_next(tmp_path):
+    """The recipe marks a folder without checkpoints as a run, so it must be deleted last.
+
+    The process is killed before every single change to the disk.
+    """
+    names = ("recipe.json", "env.json", "metrics.jsonl", "scores.json", "report.html")
+    for count in itertools.count():
+        run = RunFolder(tmp_path / f"{count}")
+        run.path.mkdir()
+        for name in (*names, "notes.txt"):
+            (run.path / name).write_text(name)
+        done = dies_after(count, run.clear)
+        left = content(run.path).keys() - {"notes.txt"}
+        assert len(left) == len(names) - count
+        assert ("recipe.json" in left) == (not done)
+        run.clear()
+        assert content(run.path) == {"notes.txt": b"notes.txt"}
+        if done:
+            break
+    assert count == len(names)
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_nothing_of_the_old_run_outlives_an_overwrite(tmp_path, commits):
+    """Also not what evaluations, analyses, reports and loggers have added to it."""
+    names = ["recipe.json", "env.json", "metrics.jsonl", "scores.json", "analysis.json"]
+    names += ["network.json", "wandb.json", "backbone.safetensors", "report.html"]
+    names += ["checkpoints/last.pt", "tensorboard/events", "features/x.npz"]
+    for name in (*names, "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    before = content(tmp_path)
+    notes = {"notes.txt": b"notes.txt"}
+    with RunFolder(tmp_path).replacing() as commit:
+        in_place = content(tmp_path).items()
+        assert {name: text for name, text in in_place if not name.startswith(".old")} == notes
+        if commits:
+            commit()
+            assert content(tmp_path) == notes
+    assert content(tmp_path) == (notes if commits else before)
 
 
 @posix
 def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
-    """A second one waits a moment for the first to end, then says which it is."""
+    """A second process waits for the first to end, and then raises an error with its id."""
     hold = "import fcntl, sys, os; f = open(sys.argv[1], 'a+'); fcntl.lockf(f, fcntl.LOCK_EX); "
-    hold += "print(os.getpid(), end='', file=f, flush=True); print('held', flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, str(tmp_path / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout.readline() == b"held\n"
+    hold += "print(os.getpid(), end='', file=f, flush=True); print('locked', flush=True); "
+    hold += "sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"locked\n"
         run = RunFolder(tmp_path)
-        with pytest.raises(ValueError, match=rf"is in use: process {other.pid} trains there, wait for it or stop it"):
+        sentence = f"is in use: process {other.pid} is training there; wait for it or stop it"
+        with pytest.raises(ValueError, match=sentence):
             run.claim(patience=0.2)
         other.stdin.close()
         run.claim(patience=30)
@@ -206,42 +305,53 @@ def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
     RunFolder(tmp_path).claim(patience=0)
 
 
-CLAIM = "import sys; from antipode.runs.folder import RunFolder; RunFolder(sys.argv[1]).claim(patience=0)"
+CLAIM = "import sys; from antipode.runs.folder import RunFolder; "
+CLAIM += "RunFolder(sys.argv[1]).claim(patience=0)"
 
 
 @posix
 def test_a_folder_belongs_to_one_in_a_process_too(tmp_path):
-    """A record lock alone would be given to a second thread as well, and be lost for the first when that lets go."""
-    one, other = RunFolder(tmp_path), RunFolder(tmp_path / "." / ".." / tmp_path.name)
+    """The system would give a record lock to a second thread, too.
+
+    When that thread released it, the first thread would lose it.
+    """
+    first = RunFolder(tmp_path)
+    other = RunFolder(tmp_path / "." / ".." / tmp_path.name)
     claim = [sys.executable, "-c", CLAIM, str(tmp_path)]
-    one.claim()
-    with pytest.raises(ValueError, match=f"is in use: process {os.getpid()} trains there"):
+    first.claim()
+    with pytest.raises(ValueError, match=f"is in use: process {os.getpid()} is training there"):
         other.claim(patience=0)
     assert b"is in use" in subprocess.run(claim, capture_output=True, check=False).stderr
-    one.release()
+    first.release()
     other.claim(patience=0)
-    child = os.fork()
-    if not child:  # which has our memory but not our lock
+
+    def claim_in_vain():
+        """Claim the folder in a child that has a copy of our memory but does not hold the lock."""
         try:
             RunFolder(tmp_path).claim(patience=0)
         except ValueError:
-            os._exit(3)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+            return IN_USE
+        return FINISHED
+
+    assert status_of(fork(claim_in_vain)) == IN_USE
     read, write = os.pipe()
-    child = os.fork()
-    if not child:  # what it had of ours it may drop, and keeps what it took itself
+
+    def claim_after_us():
+        """Acquire the lock, release the copy of our lock, and still hold the acquired one."""
         os.read(read, 1)
         mine = RunFolder(tmp_path)
-        mine.claim(patience=5)
+        mine.claim(patience=1)
         other.release()
-        os._exit(b"is in use" in subprocess.run(claim, capture_output=True, check=False).stderr)
+        stderr = subprocess.run(claim, capture_output=True, check=False).stderr
+        return IN_USE if b"is in use" in stderr else FINISHED
+
+    child = fork(claim_after_us)
     other.release()
     os.write(write, b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert status_of(child) == IN_USE
     other.claim(patience=5)
     shutil.rmtree(tmp_path)
-    third = RunFolder(tmp_path)  # the folder is another one now
+    third = RunFolder(tmp_path)  # a new folder with the same path
     third.claim(patience=0)
     assert b"is in use" in subprocess.run(claim, capture_output=True, check=False).stderr
     other.release()
@@ -251,19 +361,20 @@ def test_a_folder_belongs_to_one_in_a_process_too(tmp_path):
 
 @posix
 def test_a_call_that_fails_lets_go_of_the_folder(tmp_path):
-    """Also where somebody keeps the exception, as a notebook does; and it leaves no folder that it made."""
+    """Also if the exception is kept alive, as in a notebook."""
     pretrain(tmp_path / "run", "simclr", 1, {})
     kept = []
     for name, method in (("run", "byol"), ("new", "simo")):
-        with pytest.raises(ValueError, match=r"another recipe|500 negatives") as told:
-            pretrain(tmp_path / name, method, 1, {"method.negatives": 500} if method == "simo" else {})
-        kept.append(told.value)
+        more = {"method.negatives": 500} if method == "simo" else {}
+        with pytest.raises(ValueError, match=r"another recipe|500 negatives") as caught:
+            pretrain(tmp_path / name, method, 1, more)
+        kept.append(caught.value)
     claim = [sys.executable, "-c", CLAIM, str(tmp_path / "run")]
     assert subprocess.run(claim, capture_output=True, check=False).returncode == 0
 
 
 def test_lines_of_the_log_that_are_none_are_passed_over(old):
-    """It decides nothing, and so it must not keep a run from going on."""
+    """The log decides nothing about training, so bad lines must not keep a run from resuming."""
     file = old / "metrics.jsonl"
     whole = file.read_bytes()
     file.write_bytes(b"5\n" + b'{"step": 1, "loss": \xff}\n' + b"[1]\n" + whole)
@@ -273,37 +384,42 @@ def test_lines_of_the_log_that_are_none_are_passed_over(old):
 
 
 def test_a_checkpoint_that_torch_cannot_write_is_told_in_a_sentence(tmp_path, monkeypatch):
-    """Its writer says neither what the system said nor where."""
+    """torch's writer reports neither the error of the system nor the file."""
 
     def broken(content, file):
         raise RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos")
 
     monkeypatch.setattr(torch, "save", broken)
-    with pytest.raises(OSError, match=r"no checkpoint could be written into .*checkpoints \(.*unexpected pos\)"):
+    sentence = r"no checkpoint could be written to .*checkpoints \(.*unexpected pos\)"
+    with pytest.raises(OSError, match=sentence):
         go(tmp_path / "run")
 
 
 def test_the_commit_is_that_of_our_own_checkout_alone(tmp_path):
-    """Not that of a project whose environment the package is installed into."""
+    """It is not the commit of a project into whose environment antipode is installed."""
     place = tmp_path / ".venv" / "lib" / "site-packages"
-    shutil.copytree(Path(rundir.__file__).parents[1], place / "antipode")
+    shutil.copytree(Path(runs.__file__).parents[1], place / "antipode")
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
         subprocess.run([*git, *words], cwd=tmp_path, check=True)
-    code = "from antipode.runs import folder; print(folder._commit())"
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(place)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert found.stdout.strip() == "None", found
+    code = "from antipode.runs.environment import commit; print(commit())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(place)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "None", done
 
 
 def test_a_wrong_setting_does_not_cost_the_run_that_is_there(tmp_path):
-    """More negatives than a batch has is known in the first step only."""
+    """That a batch has too few negatives for the setting is found in the first step only."""
     pretrain(tmp_path / "run", "simo", 1, {})
     before = content(tmp_path / "run")
     with pytest.raises(ValueError, match="500 negatives asked for"):
         pretrain(tmp_path / "run", "simo", 1, {"method.negatives": 500}, overwrite=True)
     assert content(tmp_path / "run") == before
-    pretrain(tmp_path / "run", "simo", 1, {})  # and goes on being that run
+    pretrain(tmp_path / "run", "simo", 1, {})  # resumes the old run
     assert content(tmp_path / "run")["metrics.jsonl"] == before["metrics.jsonl"]

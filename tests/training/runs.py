@@ -1,6 +1,7 @@
-"""Runs of toy size, in this process or under torchrun, where each rank dumps a digest of what it ended with.
+"""Small runs for tests, in this process or under torchrun.
 
-`die` names, for each attempt of torchrun, the rank and the step at which it is killed: "1@7".
+Under torchrun each rank writes a digest of its trained learner. `die` names, for each attempt of
+torchrun, the rank that is killed and the step: "1@7" kills rank 1 before step 7.
 """
 
 import contextlib
@@ -24,7 +25,9 @@ from antipode.training.build import Setup
 from antipode.training.record import Recorder
 from tests.toys import SMALL, Tiny
 
-IMAGES, BATCH = 40, 16  # two steps an epoch, and a remainder that is dropped
+# two steps per epoch, and a remainder that is dropped
+IMAGES = 40
+BATCH = 16
 ROOT = Path(__file__).parents[2]
 
 
@@ -40,24 +43,26 @@ def small_splits():
 
 
 def small(method, epochs=5):
-    """What makes a run of a method small."""
-    chosen = {f"method.{name}": value for name, value in SMALL[method].items()}
-    own = {
+    """Return the settings that make a run of a method small."""
+    arguments = {f"method.{name}": value for name, value in SMALL[method].items()}
+    return arguments | {
         "train.epochs": epochs,
         "train.batch": BATCH,
         "train.device": "cpu",
         "monitor.log_every": 1,
+        "views.policy": "shapes",
+        "views.size": 16,
     }
-    return chosen | own | {"views.policy": "shapes", "views.size": 16}
 
 
 def small_recipe(method, epochs=5, **more):
+    """Return a recipe of a small run; `more` are further settings."""
     name = f"shapes.{method}" if method != "custom" else None
     return resolve(name, method=method, overrides=small(method, epochs) | more)
 
 
 def equal(a, b):
-    """Whether two checkpoints are the same to the bit."""
+    """Return True if two checkpoints are bitwise equal."""
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
@@ -66,36 +71,31 @@ def equal(a, b):
 
 
 def last(run):
+    """Return the content of the last checkpoint in a run folder."""
     return torch.load(run / "checkpoints" / "last.pt", weights_only=True)
 
 
 def environment():
+    """Return the environment variables for a subprocess."""
     places = [str(ROOT / "src"), str(ROOT), *sys.path]
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(places)}
 
 
 def torchrun(*options):
-    return [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        *options,
-        "-m",
-    ]
+    """Return the start of a command that runs a module on two ranks."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*launcher, "--nproc-per-node", "2", *options, "-m"]
 
 
 def started(out, *options, methods, epochs, more=None, die=(), **further):
-    """The command that runs this file on two ranks."""
+    """Return the command that runs this file on two ranks."""
     out.mkdir(exist_ok=True)
     spec = {"methods": methods, "epochs": epochs, "more": more or {}, "die": die, **further}
     return [*torchrun(*options), "tests.training.runs", str(out), json.dumps(spec)]
 
 
 def launch(*arguments, **spec):
-    """Run this file on two ranks; what came out."""
+    """Run this file on two ranks and return the finished process."""
     command = started(*arguments, **spec)
     return subprocess.run(
         command, env=environment(), capture_output=True, text=True, check=False, timeout=300
@@ -103,17 +103,21 @@ def launch(*arguments, **spec):
 
 
 def children(pid):
-    """The living processes that a process started: torchrun puts its ranks into sessions of their own."""
-    found = []
+    """Return the ids of the running child processes of a process.
+
+    A process group would not do, because torchrun starts its ranks in sessions of their own.
+    """
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
             if int(parent) == pid and state != "Z":
-                found.append(int(stat.parent.name))
-    return found
+                pids.append(int(stat.parent.name))
+    return pids
 
 
 def alive(pid):
+    """Return True if a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -121,33 +125,30 @@ def alive(pid):
 
 
 def reached(run, rows, child, log):
-    """Wait until a run that was just started has recorded so many rows; it may not end before."""
-    begun, seen = time.time(), []
+    """Wait until a run that was just started has recorded `rows` rows; it must not end before."""
+    begun = time.time()
+    description = run / "env.json"
+    metrics = run / "metrics.jsonl"
+    counts = []
     while child.poll() is None:
-        described = run / "env.json"
-        if (
-            described.exists() and described.stat().st_mtime >= begun - 1
-        ):  # rows of before are taken back about now
-            seen.append(
-                sum(1 for _ in (run / "metrics.jsonl").open())
-                if (run / "metrics.jsonl").exists()
-                else 0
-            )
-        if seen and seen[-1] >= min(seen) + rows:
+        # the run deletes the rows after its checkpoint at about the time when it writes env.json
+        if description.exists() and description.stat().st_mtime >= begun - 1:
+            counts.append(len(metrics.read_bytes().splitlines()) if metrics.exists() else 0)
+        if counts and counts[-1] >= min(counts) + rows:
             return
         time.sleep(0.02)
-    raise AssertionError(f"it ended by itself: {log.read_text()}")
+    raise AssertionError(f"the run ended by itself: {log.read_text()}")
 
 
 class Dumping(Recorder):
-    """At the end every rank writes a digest of its learner."""
+    """A recorder with which every rank writes a digest of its learner at the end."""
 
     def finish(self):
         super().finish()
-        found = hashlib.sha256()
-        for value in self.job.learner.state_dict().values():
-            found.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        (self.run.path / f"rank-{dist.rank()}.digest").write_text(found.hexdigest())
+        digest = hashlib.sha256()
+        for value in self.setup.learner.state_dict().values():
+            digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        (self.folder.path / f"rank-{dist.rank()}.digest").write_text(digest.hexdigest())
 
 
 class Images(torch.utils.data.Dataset):
@@ -162,14 +163,22 @@ class Images(torch.utils.data.Dataset):
 
 
 def pretrain(out, method, epochs, more, **options):
-    """A small run through the front door."""
+    """Train a small run with the public function."""
     torch.manual_seed(5)
-    chosen = {"method": method, "overrides": small(method, epochs) | more, "quiet": True, **options}
-    return api.pretrain(data=Images(), backbone=Tiny(), out=out, **chosen)
+    overrides = small(method, epochs) | more
+    return api.pretrain(
+        method=method,
+        data=Images(),
+        backbone=Tiny(),
+        out=out,
+        overrides=overrides,
+        quiet=True,
+        **options,
+    )
 
 
 def deadly(out, die):
-    """From now on a rank is killed before a step, once in each attempt that `die` names."""
+    """Patch `Setup` to kill a rank before a step, once in each attempt that `die` names."""
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     if attempt >= len(die):
         return
@@ -186,7 +195,7 @@ def deadly(out, die):
 
 
 def main(out, methods, epochs, more, die, **options):
-    """Train the methods one after the other; the last one is the fatal one."""
+    """Train the methods one after the other; a rank is killed in the last one."""
     loop.Recorder = Dumping
     for method in methods:
         if method == methods[-1]:

@@ -1,4 +1,4 @@
-"""On a GPU the engine compiles and captures: a run that is cut must still end as one that is not."""
+"""On a GPU steps are compiled and captured: a resumed run must still equal an uninterrupted one."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import antipode
+from antipode.training.graph import Slower
 from antipode.training.record import Interrupted, Recorder
-from antipode.training.step import Slower
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,8 +27,8 @@ def trained(method, out):
     )
 
 
-class Asks(nn.Module):
-    """A network that wants to know on the host what a tensor holds."""
+class ReadsBack(nn.Module):
+    """A network that reads a value back from the device."""
 
     def __init__(self):
         super().__init__()
@@ -41,30 +41,29 @@ class Asks(nn.Module):
 
 def test_a_network_that_can_be_neither_compiled_nor_captured_trains_all_the_same(tmp_path):
     torch.compiler.reset()
-    with pytest.warns(Slower, match="training goes on without it") as told:
+    with pytest.warns(Slower, match="training continues without it") as caught:
         run = antipode.pretrain(
             method="simclr",
             data="shapes",
-            backbone=Asks(),
+            backbone=ReadsBack(),
             epochs=1,
             out=tmp_path,
             device="cuda",
             quiet=True,
         )
-    output = " ".join(str(one.message) for one in told)
-    assert (
-        "compiling the learner failed" in output
-        and "capturing the step as a CUDA graph failed" in output
-    )
+    text = " ".join(str(warning.message) for warning in caught)
+    assert "compiling the learner failed" in text
+    assert "capturing the step as a CUDA graph failed" in text
     assert (run.path / "backbone.safetensors").exists() and run.metrics()[-1]["loss"] > 0
 
 
 @pytest.mark.parametrize("method", ["dcl", "adco", "mocov2", "byol"])
 def test_a_cut_run_continues_bit_for_bit(method, tmp_path, monkeypatch):
-    whole, plain = trained(method, tmp_path / "whole"), Recorder.note
+    whole = trained(method, tmp_path / "whole")
+    plain = Recorder.note
 
-    def cut(book, step, *rest):
-        plain(book, step, *rest)
+    def cut(recorder, step, *rest):
+        plain(recorder, step, *rest)
         if step == 30:  # in the middle of the second epoch
             os.kill(os.getpid(), signal.SIGTERM)
 

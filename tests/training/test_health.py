@@ -1,4 +1,7 @@
-"""Health without labels: every number against one computed another way, every complaint, and no effect on training."""
+"""Health checks: every measure is computed in a second way, every warning is triggered.
+
+They have no effect on training.
+"""
 
 import math
 import re
@@ -8,12 +11,12 @@ import torch
 
 from antipode import functional as A
 from antipode.core.negatives import Queue
-from antipode.reporting import warnings as concern
-from antipode.reporting.gather import gather
+from antipode.reporting.warnings import warnings as report_warnings
 from antipode.runs.folder import RunFolder
+from antipode.runs.run import Run
 from antipode.training import health
-from antipode.training import record as book
-from antipode.training.build import Setup, build
+from antipode.training import record as recording
+from antipode.training.build import Setup
 from antipode.training.loop import train
 from antipode.training.record import Interrupted, Recorder, Unhealthy
 from antipode.types import Output
@@ -22,20 +25,20 @@ from tests.toys import train as steps
 from tests.training.runs import equal, last, small_recipe, small_splits
 
 
-def row(learner, out, step=0):
+def row(out, step=0):
+    """Return the metrics of an output as a row."""
     return {"step": step, **{name: float(value) for name, value in out.metrics.items()}}
 
 
 def vectors(learner, b):
-    """Online vectors and keys (N,D) of each view, straight through the networks; none is of length one."""
-    online = (
-        learner.online(torch.cat(b.views)).chunk(len(b.views))
-        if learner.joint
-        else map(learner.online, b.views)
-    )
-    z = list(online)
+    """Return online vectors and keys (N,D) of each view as the networks output them."""
+    if learner.joint:
+        z = list(learner.online(torch.cat(b.views)).chunk(len(b.views)))
+    else:
+        z = [learner.online(view) for view in b.views]
     p = [x if learner.predictor is None else learner.predictor(x) for x in z]
-    return p, [learner.twin.net(view) for view in b.views] if hasattr(learner.twin, "net") else z
+    keys = [learner.twin.net(view) for view in b.views] if hasattr(learner.twin, "net") else z
+    return p, keys
 
 
 def cosine(x, y):
@@ -50,37 +53,37 @@ def test_alignment_is_the_mean_squared_distance_of_positives(double, variant):
     p, k = vectors(learner, b)
     pairs = [(0, 1)] if variant == "mocov2" else [(0, 1), (1, 0)]
     expected = sum(A.alignment(p[i], k[j]).item() for i, j in pairs) / len(pairs)
-    assert health.alignment(learner, row(learner, learner(b))) == pytest.approx(expected, rel=1e-9)
+    assert health.alignment(learner, row(learner(b))) == pytest.approx(expected, rel=1e-9)
 
 
 def test_alignment_of_centroids_counts_that_they_are_shorter(double):
     learner = make("msbreg", renormalise=False)
     b = batch(4, step=5)
-    p, k = ([x / x.norm(dim=1, keepdim=True) for x in one] for one in vectors(learner, b))
+    p, k = ([x / x.norm(dim=1, keepdim=True) for x in side] for side in vectors(learner, b))
     first = ((p[0] + p[1] - k[2] - k[3]) / 2).square().sum(1).mean()
     second = ((p[2] + p[3] - k[0] - k[1]) / 2).square().sum(1).mean()
-    found = health.alignment(learner, row(learner, learner(b)))
-    assert found == pytest.approx((first + second).item() / 2, rel=1e-9)
+    alignment = health.alignment(learner, row(learner(b)))
+    assert alignment == pytest.approx((first + second).item() / 2, rel=1e-9)
 
 
 def naive_negative(learner, b):
-    """Loops over queries and what repels them."""
+    """Return the mean cosine of queries and negatives, by loops."""
     p, k = vectors(learner, b)
     queue = [
         vector for part in learner.modules() if isinstance(part, Queue) for vector in part.vectors
     ]
     bank = list(learner.objective.bank.weight) if hasattr(learner.objective, "bank") else []
-    found = []
+    cosines = []
     for query, key in [(0, 1), (1, 0)] if learner.joint else [(0, 1)]:
         for i, q in enumerate(p[query]):
-            near = [
+            in_batch = [
                 k[view][j]
                 for view in ((0, 1) if learner.joint else (key,))
                 for j in range(len(b.image_ids))
                 if j != i
             ]
-            found += [cosine(q, other) for other in (queue or [*near, *bank])]
-    return sum(found) / len(found)
+            cosines += [cosine(q, other) for other in (queue or [*in_batch, *bank])]
+    return sum(cosines) / len(cosines)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +104,9 @@ def test_npids_negatives_are_the_memory_of_all_other_images(double):
     b = batch(1, step=5)
     (z,), _ = vectors(learner, b)
     memory = learner.objective.negatives[0].vectors
-    found = [cosine(q, memory[j]) for i, q in enumerate(z) for j in range(len(memory)) if j != i]
-    assert float(learner(b).metrics["negative"]) == pytest.approx(sum(found) / len(found), rel=1e-9)
+    cosines = [cosine(q, memory[j]) for i, q in enumerate(z) for j in range(len(memory)) if j != i]
+    expected = sum(cosines) / len(cosines)
+    assert float(learner(b).metrics["negative"]) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -117,7 +121,8 @@ def test_every_contrast_tells_positive_and_negative_similarity(variant):
 
 
 def test_the_multiplier_is_the_mean_q_b(double):
-    learner, b = make("simclr"), batch(2)
+    learner = make("simclr")
+    b = batch(2)
     (z0, z1), _ = vectors(learner, b)
     expected = A.npc_multiplier(z0, z1, tau=0.1).mean()
     assert torch.allclose(learner(b).metrics["multiplier"], expected)
@@ -127,20 +132,21 @@ def test_the_multiplier_is_the_mean_q_b(double):
     ("size", "images", "end"), [(20, 8, 7), (20, 20, 3), (5, 8, 4), (100, 8, 9), (24, 8, 6)]
 )
 def test_the_age_of_a_queue_is_that_of_its_keys(size, images, end):
-    """Keys carry the number of their step; the random vectors of the start carry none."""
+    """Keys hold the number of their step; the initial random vectors hold -1 and do not count."""
     learner = make("mocov2", queue=size, dim=2)
     queue = learner.objective.negatives[0]
     queue.vectors.fill_(-1)
     for step in range(end):
-        held = queue.vectors[queue.vectors[:, 0] >= 0][:, 0]
-        expected = float((step - held).mean()) if len(held) else None
+        steps_of_keys = queue.vectors[queue.vectors[:, 0] >= 0][:, 0]
+        expected = float((step - steps_of_keys).mean()) if len(steps_of_keys) else None
         assert health.age(learner, images, step) == (expected and pytest.approx(expected))
         queue.push(torch.full((images, 2), float(step)), torch.arange(images), torch.tensor(0))
     assert health.age(make("simclr"), images, 5) is None
 
 
 def test_the_drift_of_a_bank_is_measured_from_check_to_check():
-    learner, watch = make("adco", dim=2), health.HealthMonitor()
+    learner = make("adco", dim=2)
+    watch = health.HealthMonitor()
     bank = learner.objective.bank
     assert watch.drift(learner) is None and watch.bank is None  # still filling
     steps(learner, 3)
@@ -158,15 +164,46 @@ def test_the_drift_of_a_bank_is_measured_from_check_to_check():
     assert watch.drift(make("simclr")) is None
 
 
+def test_the_similarity_is_the_mean_cosine_of_different_keys(double):
+    """The keys are few and of different lengths, so that pairs of a key with itself would show."""
+    keys = torch.randn(5, 3) * torch.tensor([0.1, 1.0, 2.0, 5.0, 9.0])[:, None]
+    cosines = [cosine(keys[i], keys[j]) for i in range(5) for j in range(5) if i != j]
+    similarity = health.measure(make("simclr"), keys)["similarity"]
+    assert similarity == pytest.approx(sum(cosines) / 20, rel=1e-12)
+
+
+def test_the_similarity_of_orthogonal_keys_is_zero_and_of_opposite_keys_minus_one():
+    learner = make("simclr")
+    assert health.measure(learner, 3 * torch.eye(4))["similarity"] == pytest.approx(0, abs=1e-7)
+    opposite = torch.tensor([[2.0, 1.0], [-4.0, -2.0]])
+    assert health.measure(learner, opposite)["similarity"] == pytest.approx(-1, abs=1e-6)
+
+
 def test_a_large_batch_is_judged_by_a_part_of_it():
     keys = torch.arange(3 * health.ENOUGH + 1.0)[:, None]
-    part = health.some(keys)
-    assert (
-        len(part) <= health.ENOUGH and part[1] == 4 and torch.equal(health.some(keys[:9]), keys[:9])
-    )
+    part = health.subsample(keys)
+    assert len(part) <= health.ENOUGH and part[1] == 4
+    assert torch.equal(health.subsample(keys[:9]), keys[:9])
 
 
-# what is recorded and kept
+@pytest.mark.parametrize(("size", "images"), [(20, 8), (24, 8), (25, 8), (5, 8), (23, 7)])
+def test_a_run_settles_an_epoch_after_the_last_random_vector_has_left_the_queue(size, images):
+    queue = make("mocov2", queue=size, dim=2).objective.negatives[0]
+    queue.vectors.fill_(-1)
+    pushes = 0
+    while (queue.vectors < 0).any():
+        queue.push(torch.ones(images, 2), torch.arange(images), torch.tensor(0))
+        pushes += 1
+    assert health.settling(size, images, 300) == 300 + pushes
+
+
+def test_the_epoch_of_settling_has_at_least_100_and_at_most_1000_steps():
+    lengths = {1: 100, 100: 100, 101: 101, 1000: 1000, 1001: 1000}
+    assert {steps: health.settling(0, 8, steps) for steps in lengths} == lengths
+    assert health.settling(20, 8, 5) == 103  # two and a half batches fill the queue
+
+
+# Recording and checkpoints
 
 
 def go(recipe, path, **options):
@@ -175,32 +212,33 @@ def go(recipe, path, **options):
     return last(path)
 
 
+def steps_with(name, rows):
+    """Return the steps whose row contains a metric."""
+    return [row["step"] for row in rows if name in row]
+
+
 @pytest.mark.parametrize("method", ["adco", "mocov2", "byol"])
 def test_health_changes_no_bit_of_training_and_comes_when_it_is_due(method, tmp_path):
     often = go(small_recipe(method, **{"monitor.health_every": 3}), tmp_path / "often")
     never = go(small_recipe(method, **{"monitor.health_every": 0}), tmp_path / "never")
     assert all(equal(often[part], never[part]) for part in ("learner", "optim", "torch"))
     rows = RunFolder(tmp_path / "often").metrics()
-    assert [one["step"] for one in rows if "rank" in one] == [0, 3, 6, 9]
-    assert [one["step"] for one in rows if "bank_drift" in one] == (
-        [3, 6, 9] if method == "adco" else []
-    )
-    assert [one["step"] for one in rows if "queue_age" in one] == (
-        [3, 6, 9] if method == "mocov2" else []
-    )
-    assert all("alignment" in one for one in rows if "rank" in one)
+    later = [3, 6, 9]
+    assert steps_with("rank", rows) == steps_with("alignment", rows) == [0, *later]
+    assert steps_with("bank_drift", rows) == (later if method == "adco" else [])
+    assert steps_with("queue_age", rows) == (later if method == "mocov2" else [])
 
 
 def test_the_drift_survives_a_stop_between_two_checks(tmp_path, monkeypatch):
-    """The next check compares with the one before the stop."""
+    """The first check after the stop compares the bank with the last check before it."""
     recipe = small_recipe("adco", **{"monitor.health_every": 3})
     go(recipe, tmp_path / "whole")
     run = Setup.run
 
     def short(self, start):
-        for made in run(self, start):
-            yield made
-            if made[0] == 4 and start == 0:
+        for taken in run(self, start):
+            yield taken
+            if taken[0] == 4 and start == 0:
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(Setup, "run", short)
@@ -210,30 +248,98 @@ def test_the_drift_survives_a_stop_between_two_checks(tmp_path, monkeypatch):
             tmp_path / "halves",
         )
     go(recipe, tmp_path / "halves")
-    rows = [[{k: v for k, v in one.items() if k != "images_per_second"} for one in RunFolder(tmp_path / name).metrics()]
-            for name in ("whole", "halves")]  # fmt: skip
-    assert rows[0] == rows[1] and equal(last(tmp_path / "whole"), last(tmp_path / "halves"))
+    folders = [tmp_path / "whole", tmp_path / "halves"]
+    whole, halves = (
+        [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
+        for rows in (RunFolder(folder).metrics() for folder in folders)
+    )
+    assert whole == halves and equal(*map(last, folders))
 
 
-# complaints
+# Warnings
 
 
 def contrast(values):
-    """The troubles of a run whose contrast went like this, ten steps a row."""
-    watch, found = health.HealthMonitor(), []
+    """Return all kinds of trouble and the last trouble, for contrasts that are ten steps apart."""
+    watch = health.HealthMonitor()
+    troubles = []
     for number, value in enumerate(values):
         numbers = {"step": 10 * number, "loss": 0.0, "contrast": value}
         watch.note(numbers)
-        found.append(watch.trouble(numbers, 128))
-    return [trouble and trouble.kind for trouble in found], found[-1]
+        troubles.append(watch.trouble(numbers, 128))
+    return [trouble and trouble.kind for trouble in troubles], troubles[-1]
 
 
 def test_a_loss_that_loses_what_it_had_gained_diverges():
-    fall, rise = [6 - 0.1 * i for i in range(41)], [2 + 0.2 * i for i in range(20)] + [6.0] * 20
+    fall = [6 - 0.1 * i for i in range(41)]
+    rise = [2 + 0.2 * i for i in range(20)] + [6.0] * 20
     kinds, trouble = contrast([6.0] * 10 + fall + rise)
     assert trouble.kind == "diverged" and not any(kinds[: 10 + 41 + 15])
-    words = r"the contrast has risen to 5\.\d at step 900 from 2\.\d+ at best: training diverges, the learning rate is"
-    assert re.match(words, trouble.sentence)
+    sentence = r"the contrast has risen to 5\.\d at step 900, from a minimum of 2\.\d+: "
+    sentence += r"training diverges, the learning rate is likely too high or the warm-up too short"
+    assert re.fullmatch(sentence, trouble.sentence)
+
+
+@pytest.mark.parametrize(
+    ("start", "level", "diverges"),
+    [
+        (12.0, 11.0, False),  # fell by 10 and rose by 9, which is 0.9 of it
+        (12.0, 11.01, True),
+        (2.5, 3.0, False),  # fell by 0.5 and rose by 1
+        (2.5, 3.01, True),
+    ],
+)
+def test_a_loss_may_rise_by_one_and_by_nine_tenths_of_its_fall(start, level, diverges):
+    """It diverges if it rises by more than both; the lowest value is 2."""
+    watch = health.HealthMonitor()
+    watch.load({"rows": 20, "start": start, "level": level, "lowest": 2.0})
+    trouble = watch.trouble({"step": 300, "loss": 0.0, "contrast": level}, 128)
+    assert (trouble and trouble.kind) == ("diverged" if diverges else None)
+
+
+def test_the_trend_of_the_loss_begins_in_the_step_in_which_a_run_has_settled():
+    watch = health.HealthMonitor(settling=130)
+    for step, value in ((129, 9.0), (130, 4.0), (131, 3.0)):
+        watch.note({"step": step, "loss": 0.0, "contrast": value})
+    assert (watch.rows, watch.start, watch.level, watch.lowest) == (2, 4.0, 3.5, 3.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"spread": 0.1}, None),
+        ({"spread": 0.0999}, "collapsed"),
+        ({"spread": 0.0999, "step": 129}, None),
+        ({"spread": 0.0999, "step": 130}, "collapsed"),
+        ({"rank": 2.57}, None),  # 0.02 of 128 is 2.56
+        ({"rank": 2.55}, "narrow"),
+        ({"rank": 1.5, "limit": 16}, None),
+        ({"rank": 1.49, "limit": 16}, "narrow"),
+        ({"rank": 1.5, "limit": 128}, "narrow"),
+    ],
+)
+def test_collapsed_and_narrow_begin_below_their_thresholds_once_a_run_has_settled(changes, kind):
+    row = {"step": 300, "loss": 1.0, "spread": 0.9, "rank": 90.0} | changes
+    trouble = health.complaint(row, row.pop("limit", 128), 130)
+    assert (trouble and trouble.kind) == kind
+
+
+@pytest.mark.parametrize(
+    ("drift", "span", "step", "idle"),
+    [
+        (9.9e-5, 50, 300, True),
+        (1e-4, 50, 300, False),
+        (9.9e-5, 49, 300, False),
+        (9.9e-5, 50, 130, True),
+        (9.9e-5, 50, 129, False),
+    ],
+)
+def test_a_bank_is_idle_below_a_drift_of_1e_4_in_50_steps_of_a_settled_run(drift, span, step, idle):
+    watch = health.HealthMonitor(settling=130)
+    row = {"loss": 0.0, "contrast": 3.0, "bank_drift": drift}
+    watch.note(row | {"step": step - span})
+    watch.note(row | {"step": step})
+    assert (watch.trouble(row | {"step": step}, 128) is not None) is idle
 
 
 @pytest.mark.parametrize(
@@ -271,18 +377,17 @@ def test_a_bank_that_stands_still_is_told_of_and_no_reason_to_stop(drift, every,
     trouble = watch.trouble(row, 128)
     assert bool(trouble) is idle
     if idle:
-        assert (trouble.kind, trouble.fatal) == (
-            "idle",
-            False,
-        ) and "method.tau_bank" in trouble.sentence
-        again = health.HealthMonitor()
-        again.load(watch.state())
-        assert again.trouble(row, 128) == trouble, "a run that goes on judges as before"
+        assert trouble.kind == "idle" and not trouble.fatal
+        assert "have stopped moving at step 1000" in trouble.sentence
+        assert "method.tau_bank" in trouble.sentence
+        resumed = health.HealthMonitor()
+        resumed.load(watch.state())
+        assert resumed.trouble(row, 128) == trouble
     assert watch.trouble({"step": 1000, "loss": 0.0, "contrast": 3.0}, 128) is None
 
 
 def fabricated(kind):
-    """A step of a run that goes wrong in one way from step 150 on."""
+    """Return a `Setup.run` whose steps have one kind of trouble from step 150 on."""
     even = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
 
     def at(step):
@@ -306,11 +411,18 @@ def fabricated(kind):
     return run
 
 
+def unhealthy(caught):
+    """Return the warnings of the health checks."""
+    return [warning for warning in caught if warning.category is Unhealthy]
+
+
 WORDS = {
     "not finite": "the loss is nan at step 150: the learning rate is likely too high",
-    "collapsed": r"collapsed at step 150 \(spread 0.000 of 1\): a missing predictor, stop-gradient or batch norm",
-    "narrow": r"the embeddings of step 150 fill only 1\.\d of 16 dimensions: a temperature or rate out of range",
-    "diverged": r"the contrast has risen to .* from .* at best: training diverges",
+    "collapsed": r"the embeddings have collapsed at step 150 \(spread 0.000 of 1\): "
+    "likely causes are a missing predictor, stop-gradient or batch norm, or too high a learning",
+    "narrow": r"the embeddings use only 1\.\d of 16 dimensions at step 150: "
+    "the temperature or the learning rate is likely out of range",
+    "diverged": "the contrast has risen to .*, from a minimum of .*: training diverges",
 }
 
 
@@ -320,9 +432,9 @@ def test_every_complaint_fires_once_and_ends_the_run_where_that_was_asked(
 ):
     monkeypatch.setattr(Setup, "run", fabricated(kind))
     often = {"monitor.health_every": 50}
-    with pytest.warns(Unhealthy, match=WORDS[kind]) as told:
+    with pytest.warns(Unhealthy, match=WORDS[kind]) as caught:
         go(small_recipe("simclr", 125, **often), tmp_path / "warned")
-    assert len([one for one in told if one.category is Unhealthy]) == 1
+    assert len(unhealthy(caught)) == 1
     assert RunFolder(tmp_path / "warned").metrics()[-1]["step"] == 249
     with pytest.raises(
         Interrupted, match=WORDS[kind] + ".*; stopped because train.on_collapse=stop"
@@ -337,20 +449,15 @@ def test_every_complaint_fires_once_and_ends_the_run_where_that_was_asked(
 def test_what_was_measured_while_settling_is_not_held_against_a_run_later(
     tmp_path, monkeypatch, recwarn
 ):
-    """Settling ends at step 100, between the checks at 90 and 180; from 91 on all is well."""
+    """The run settles at step 100, between the checks at 90 and 180; from 91 on it is healthy."""
     even = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
 
     def run(self, start):
         for step in range(start, self.loader.total):
             keys = even if step > 90 else torch.ones_like(even) + 1e-4 * even
             numbers = {name: torch.tensor(1.0) for name in ("contrast", "positive", "loss")}
-            yield (
-                step,
-                step // 2,
-                {},
-                Output(numbers["loss"], numbers, keys, torch.arange(64)),
-                torch.tensor(1.0),
-            )
+            out = Output(numbers["loss"], numbers, keys, torch.arange(64))
+            yield step, step // 2, {}, out, torch.tensor(1.0)
 
     monkeypatch.setattr(Setup, "run", run)
     go(
@@ -359,22 +466,21 @@ def test_what_was_measured_while_settling_is_not_held_against_a_run_later(
     )
     rows = RunFolder(tmp_path).metrics()
     assert rows[90]["spread"] < 0.1 and rows[180]["spread"] > 0.5
-    assert not [one for one in recwarn if one.category is Unhealthy]
-    record = gather([tmp_path])[0]
-    assert not {"collapsed", "narrow"} & concern.warnings(record).keys()
+    assert not unhealthy(recwarn)
+    assert not {"collapsed", "narrow"} & report_warnings(Run(tmp_path)).keys()
 
 
 def test_checks_come_between_two_lines_of_the_log_too(tmp_path):
     go(small_recipe("byol", **{"monitor.health_every": 3, "monitor.log_every": 2}), tmp_path)
     rows = RunFolder(tmp_path).metrics()
-    assert [one["step"] for one in rows] == [0, 2, 3, 4, 6, 8, 9]
-    assert [one["step"] for one in rows if "rank" in one] == [0, 3, 6, 9]
+    assert [row["step"] for row in rows] == [0, 2, 3, 4, 6, 8, 9]
+    assert steps_with("rank", rows) == [0, 3, 6, 9]
 
 
 def test_the_time_of_the_monitor_is_no_time_of_training(tmp_path, monkeypatch):
-    """Seconds by a clock that the step and the monitor move: 16 images in one second each."""
+    """By a fake clock every step of 16 images takes one second, and the monitor takes 100."""
     now = [0.0]
-    monkeypatch.setattr(book.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(recording.time, "perf_counter", lambda: now[0])
     plain = Recorder.note
 
     def note(self, *step):
@@ -390,16 +496,18 @@ def test_the_time_of_the_monitor_is_no_time_of_training(tmp_path, monkeypatch):
     go(small_recipe("byol", **values), tmp_path, monitor=monitor)
     rows = RunFolder(tmp_path).metrics()
     assert [row["images_per_second"] for row in rows] == pytest.approx([16.0] * len(rows))
-    # one line for a step, with the score where there is one
+    # there is one row per step, which contains the score if there is one
     assert [row["step"] for row in rows] == [0, 1, 3, 5, 6, 7, 9]
-    assert [row["step"] for row in rows if "knn" in row] == [1, 3, 5, 7, 9]
+    assert steps_with("knn", rows) == [1, 3, 5, 7, 9]
 
 
 def test_the_bound_counts_the_negatives_of_a_part(tmp_path):
-    """With accumulation a query meets the other images of its part only."""
+    """With accumulation the negatives of a query are the other images of its part only."""
     for parts, negatives in ((1, 30), (4, 6)):
-        job = build(small_recipe("simclr", **{"train.accumulate": parts}), small_splits(), Tiny())
-        assert book.negatives(job) == negatives
+        values = {"train.accumulate": parts, "monitor.health_every": 1}
+        go(small_recipe("simclr", 1, **values), tmp_path / str(parts))
+        for row in RunFolder(tmp_path / str(parts)).metrics():
+            assert row["mi_bound"] + row["contrast"] == pytest.approx(math.log1p(negatives))
 
 
 def test_a_healthy_run_is_not_complained_of(tmp_path, monkeypatch, recwarn):
@@ -408,7 +516,7 @@ def test_a_healthy_run_is_not_complained_of(tmp_path, monkeypatch, recwarn):
         small_recipe("simclr", 125, **{"monitor.health_every": 50, "train.on_collapse": "stop"}),
         tmp_path,
     )
-    assert not [one for one in recwarn if one.category is Unhealthy]
+    assert not unhealthy(recwarn)
 
 
 REAL = {
@@ -419,7 +527,7 @@ REAL = {
 
 @pytest.mark.parametrize("kind", REAL)
 def test_a_run_that_really_goes_wrong_is_ended(kind, tmp_path):
-    """Too high a rate; two views of one network drawn together with nothing that holds them apart."""
+    """The learning rate is too high, or two views of one network attract without any negatives."""
     method, wrong = REAL[kind]
     recipe = small_recipe(
         method, 100, **wrong, **{"monitor.health_every": 20, "train.on_collapse": "stop"}

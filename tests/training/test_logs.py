@@ -1,4 +1,4 @@
-"""One run here is one run in TensorBoard and Weights & Biases, however often resumed. The libraries are fakes."""
+"""A resumed run remains one run in TensorBoard and Weights & Biases. The libraries are fakes."""
 
 import sys
 import types
@@ -18,19 +18,17 @@ ROWS = [
 
 @pytest.fixture
 def tensorboard(monkeypatch):
-    """Writers that were made, with what each was given."""
-    made = []
+    """The writers that were created, each with its arguments and points."""
+    writers = []
 
     class SummaryWriter:
         def __init__(self, log_dir, purge_step):
-            self.folder, self.purge, self.points, self.texts, self.closed = (
-                log_dir,
-                purge_step,
-                [],
-                [],
-                False,
-            )
-            made.append(self)
+            self.folder = log_dir
+            self.purge = purge_step
+            self.points = []
+            self.texts = []
+            self.closed = False
+            writers.append(self)
 
         def add_scalar(self, name, value, step):
             self.points.append((name, value, step))
@@ -44,18 +42,23 @@ def tensorboard(monkeypatch):
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    return made
+    return writers
 
 
 @pytest.fixture
 def wandb(monkeypatch):
-    """A module that remembers its runs; `wandb.reachable = False` is a machine without a network."""
+    """A module that records its runs; `wandb.reachable = False` means no network connection."""
     module = types.ModuleType("wandb")
-    module.runs, module.reachable, module.Error = [], True, type("Error", (Exception,), {})
+    module.runs = []
+    module.reachable = True
+    module.Error = type("Error", (Exception,), {})
 
     class Session:
         def __init__(self, options):
-            self.options, self.rows, self.metrics, self.finished = options, [], {}, False
+            self.options = options
+            self.rows = []
+            self.metrics = {}
+            self.finished = False
 
         def define_metric(self, name, step_metric=None):
             self.metrics[name] = step_metric
@@ -114,11 +117,8 @@ def test_wandb_goes_on_with_the_run_whose_id_the_folder_holds(tmp_path, wandb):
     first, second = (session.options for session in wandb.runs)
     assert first["id"] == second["id"] == run.read_json("wandb.json")["id"]
     assert first["resume"] == second["resume"] == "allow"
-    assert (
-        first["config"] == {"train.seed": 0}
-        and first["dir"] == str(run.path)
-        and first["name"] == "run"
-    )
+    assert first["config"] == {"train.seed": 0}
+    assert first["dir"] == str(run.path) and first["name"] == "run"
     assert all(session.finished for session in wandb.runs)
 
 
@@ -138,14 +138,13 @@ def test_wandb_gets_every_number_with_the_step_as_axis(tmp_path, wandb):
 
 
 def test_wandb_without_a_network_logs_into_the_folder_and_says_so(tmp_path, wandb):
-    wandb.reachable, run = False, RunFolder(tmp_path)
+    wandb.reachable = False
+    run = RunFolder(tmp_path)
     with pytest.warns(logs.Offline, match=r"cannot be reached \(no route\).*wandb sync"):
         use(Monitor(wandb=True), run, 0)
     (session,) = wandb.runs
-    assert (
-        session.options["mode"] == "offline"
-        and session.options["id"] == run.read_json("wandb.json")["id"]
-    )
+    assert session.options["mode"] == "offline"
+    assert session.options["id"] == run.read_json("wandb.json")["id"]
     assert session.rows and session.finished
 
 

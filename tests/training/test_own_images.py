@@ -1,4 +1,4 @@
-"""Images and networks of one's own: what a recipe does to them is said, and they may lie elsewhere later."""
+"""Your own images and networks: surprises are reported, and images may be moved later."""
 
 import itertools
 import shutil
@@ -43,33 +43,31 @@ def test_a_folder_under_another_name_or_in_another_place_is_the_same_images(phot
         f"folder:{photos}",
         "folder:photos/../photos",
     ):
-        with pytest.warns(UserWarning, match=f"are read from {name} now"):
+        with pytest.warns(UserWarning, match=f"are now read from {name}"):
             trained(name)
     shutil.copytree(photos, tmp_path / "other")
-    with pytest.raises(
-        ValueError, match="started with another recipe"
-    ):  # the run's own are where they were
+    # the images of the run are still in their place
+    with pytest.raises(ValueError, match="started with another recipe"):
         trained("folder:other")
     photos.rename(tmp_path / "elsewhere")
-    with pytest.warns(UserWarning, match="are read from folder:elsewhere now"):
+    with pytest.warns(UserWarning, match="are now read from folder:elsewhere"):
         trained("folder:elsewhere")
     assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == weights
 
 
 def output(call):
-    with warnings.catch_warnings(record=True) as found:
+    """Return the text of all warnings of a call."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    return " ".join(str(one.message) for one in found)
+    return " ".join(str(warning.message) for warning in caught)
 
 
 def test_images_that_are_much_enlarged_are_said_to_be(photos, tmp_path):
     ask = {"epochs": 1, "data": "folder:photos"} | FLAGS
     text = output(lambda: antipode.pretrain(out="large", overrides={"views.size": 32}, **ask))
-    assert (
-        "images of 16 px are enlarged to views of 32" in text
-        and "views.size=16 --set backbone.stem=small" in text
-    )
+    assert "images of 16 px are enlarged to views of 32 px, which takes 4 times as long" in text
+    assert "use --set views.size=16 --set backbone.stem=small" in text
     assert "enlarged" not in output(
         lambda: antipode.pretrain(out="small", overrides={"views.size": 24}, **ask)
     )
@@ -85,14 +83,14 @@ def test_images_of_other_channels_train_and_what_they_do_without_is_said(tmp_pat
         "out": tmp_path / "run",
         "overrides": FIT,
     } | FLAGS
-    assert "images of 5 channels: the views go without saturation" in output(
+    assert "the images have 5 channels: the views leave out saturation" in output(
         lambda: antipode.pretrain(**ask)
     )
     assert (tmp_path / "run" / "backbone.safetensors").exists()
 
 
 class Fixed(nn.Module):
-    """A network that takes one size, as vision transformers do."""
+    """A network for images of one size only, such as a vision transformer."""
 
     def __init__(self):
         super().__init__()
@@ -106,7 +104,8 @@ class Fixed(nn.Module):
 def test_a_network_of_fixed_size_refuses_other_views_before_anything_is_written(photos, tmp_path):
     ask = {"data": "folder:photos", "epochs": 1} | FLAGS | {"backbone": Fixed()}
     with pytest.raises(
-        ValueError, match="takes no 16 px images of 3 channels: input of 16 does not match 32"
+        ValueError,
+        match="does not accept 16 px images of 3 channels: input of 16 does not match 32",
     ):
         antipode.pretrain(out="run", overrides=FIT, **ask)
     assert not (tmp_path / "run" / "recipe.json").exists()
@@ -115,7 +114,7 @@ def test_a_network_of_fixed_size_refuses_other_views_before_anything_is_written(
 
 
 def test_test_images_that_cannot_be_read_are_counted_in_each_split_and_score(tmp_path, monkeypatch):
-    """Also when the features are those of an earlier time: then nobody opens the files again."""
+    """Also if the features are read from the cache, so that the files are not opened again."""
     monkeypatch.chdir(tmp_path)
     noise = np.random.default_rng(0)
     for split, kind, at in itertools.product(("train", "val"), "ab", range(8)):
@@ -126,23 +125,22 @@ def test_test_images_that_cannot_be_read_are_counted_in_each_split_and_score(tmp
             file.write_bytes(file.read_bytes()[:200])
     run = trained("folder:photos", epochs=1)
     for _ in range(2):
-        with warnings.catch_warnings(record=True) as found:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             score = antipode.evaluate(run, ["linear-fast"])["linear-fast"]
-        assert (score.more["unreadable train images"], score.more["unreadable test images"]) == (
-            2,
-            2,
-        )
-        text = " ".join(str(one.message) for one in found)
-        assert "2 of the 16 test images of folder:photos cannot be read: in their place" in text
+        assert score.more["unreadable train images"] == 2
+        assert score.more["unreadable test images"] == 2
+        text = " ".join(str(warning.message) for warning in caught)
+        assert (
+            "2 of the 16 test images of folder:photos cannot be read: "
+            "the next readable image is scored in their place"
+        ) in text
     antipode.embed(run, "folder:photos", out=tmp_path / "x.npz")
     names = np.load(tmp_path / "x.npz")["names"].tolist()
-    assert (
-        "a/7.png" not in names and names.count("b/0.png") == 4
-    )  # the next in line stands in, in both splits
-    page = antipode.report(
-        "run"
-    ).read_text()  # from where it lies, which is not how the page names it
+    # the next image replaces it, in both splits
+    assert "a/7.png" not in names and names.count("b/0.png") == 4
+    # a relative path; the page shows another one
+    page = antipode.report("run").read_text()
     assert "4 images could not be used" in page
 
 
@@ -155,7 +153,7 @@ def test_a_report_of_a_run_in_a_relative_folder_has_the_pictures_of_datasets_of_
     )
     data = TensorDataset(images, torch.arange(40) % 2)
     run = antipode.pretrain(data=data, epochs=1, out="run", overrides=FIT, **FLAGS)
-    assert "handed over in Python" not in antipode.report(run).read_text()
+    assert "passed in Python" not in antipode.report(run).read_text()
 
 
 def test_a_network_in_eval_mode_is_trained_in_train_mode(tmp_path, monkeypatch):
@@ -183,16 +181,18 @@ def test_a_run_goes_on_with_its_own_network_only(tmp_path, monkeypatch):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, width))
 
     antipode.pretrain(backbone=layers(8), **ask)
-    with pytest.raises(ValueError, match=r"the checkpoint is of another network \(size mismatch"):
+    with pytest.raises(
+        ValueError, match=r"the checkpoint belongs to another network \(size mismatch"
+    ):
         antipode.pretrain(backbone=layers(9), **ask)
     frozen = layers(8)
     frozen[1].weight.requires_grad_(False)
-    with pytest.raises(ValueError, match="other weights frozen"):
+    with pytest.raises(ValueError, match="different weights frozen"):
         antipode.pretrain(backbone=frozen, **ask)
 
 
 class Pixels(nn.Module):
-    """A network for digits of 8 px alone."""
+    """A network for digits of 8 px only."""
 
     def __init__(self, width=None):
         super().__init__()
@@ -217,13 +217,12 @@ def test_a_network_for_one_size_is_tried_with_that_of_the_views(width, tmp_path,
     }
     run = antipode.pretrain(backbone=Pixels(width), **ask)
     assert antipode.evaluate(run, ["knn"])["knn"].value > 20
-    with pytest.raises(ValueError, match="sees images of 1 channels, but shapes has 3"):
+    with pytest.raises(ValueError, match="takes images of 1 channels, but shapes has 3"):
         antipode.evaluate(run, ["knn"], data="shapes")
-    assert antipode.export(run, "onnx", tmp_path / "pixels.onnx").exists(), (
-        "of one channel, which no convolution says"
-    )
+    # the network has no convolution that tells the number of channels, which is 1
+    assert antipode.export(run, "onnx", tmp_path / "pixels.onnx").exists()
     assert antipode.embed(run, "digits").x.shape[1] == 12 and antipode.analyse(run, ["spectrum"])
-    with pytest.raises(ValueError, match="takes no 16 px images of 1 channels"):
+    with pytest.raises(ValueError, match="does not accept 16 px images of 1 channels"):
         antipode.pretrain(
             backbone=Pixels(width), overrides={"views.size": 16}, **ask | {"out": "other"}
         )
@@ -231,14 +230,15 @@ def test_a_network_for_one_size_is_tried_with_that_of_the_views(width, tmp_path,
 
 def test_a_network_that_states_its_width_needs_no_size_for_a_loop_of_ones_own():
     assert antipode.build("dcl", Pixels(12)).backbone.width == 12
-    with pytest.raises(ValueError, match="takes no 224 px images"):
+    with pytest.raises(ValueError, match="does not accept 224 px images"):
         antipode.build("dcl", Pixels())
 
 
 def test_a_folder_of_images_in_the_place_of_a_recipe_is_answered_with_what_to_write(photos, capsys):
     with pytest.raises(SystemExit) as end:
         main(["pretrain", "./photos"])
-    assert end.value.code == 2 and "--data folder:photos --method" in capsys.readouterr().err
+    assert end.value.code == 2
+    assert "if photos holds images, use --data folder:photos" in capsys.readouterr().err
 
 
 def test_the_version_can_be_asked_for(capsys):

@@ -1,4 +1,4 @@
-"""Several ranks: they train as one, end together, and start again where they were."""
+"""Several ranks train like one process, end together, and resume together."""
 
 import random
 import subprocess
@@ -23,7 +23,7 @@ from tests.training.runs import (
 
 pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("ranks")]
 
-EPOCHS = 12  # of two steps
+EPOCHS = 12  # of two steps each
 METHODS = ["simclr", "mocov2", "adco", "dclw", "msbreg"]
 DOUBLE = {"train.precision": "fp64"}
 DEATH = random.Random(3).randrange(2, 2 * EPOCHS)
@@ -31,14 +31,14 @@ DEATH = random.Random(3).randrange(2, 2 * EPOCHS)
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """Two ranks that train every method, then another one until one of them is killed."""
+    """Two ranks that train every method, and then another method until one rank is killed."""
     out = tmp_path_factory.mktemp("two")
     done = launch(out, methods=[*METHODS, "simo"], epochs=EPOCHS, more=DOUBLE, die=[f"1@{DEATH}"])
     return out, done
 
 
 def curves(*runs):
-    """Everything that a run records but its speed: rows of numbers for each run."""
+    """Return the rows of each run without its speed."""
     kept = [
         [{k: v for k, v in row.items() if k != "images_per_second"} for row in run.metrics()]
         for run in runs
@@ -49,7 +49,10 @@ def curves(*runs):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_two_ranks_under_torchrun_train_like_one(two, method, tmp_path):
-    """The same global batch: the same losses, health and weights, up to sums in another order, in float64."""
+    """With the same global batch, losses, health and weights are equal in float64.
+
+    They differ only by the order of sums.
+    """
     out, done = two
     pretrain(tmp_path / method, method, EPOCHS, DOUBLE)
     one, other = curves(RunFolder(tmp_path / method), RunFolder(out / method))
@@ -67,7 +70,7 @@ def test_two_ranks_under_torchrun_train_like_one(two, method, tmp_path):
 
 
 def test_parts_of_a_batch_enter_a_queue_in_the_order_of_one_process(tmp_path):
-    """A queue smaller than the batch, which no batch divides: which keys stay in it hangs on their order."""
+    """The queue is smaller than the batch, so the order of the keys decides which of them stay."""
     more = DOUBLE | {"train.accumulate": 2, "method.queue": 12}
     done = launch(tmp_path / "two", methods=["mocov2"], epochs=3, more=more)
     pretrain(tmp_path / "one", "mocov2", 3, more)
@@ -83,48 +86,48 @@ def test_a_rank_that_is_killed_ends_the_other_soon_and_with_a_sentence(two):
     out, done = two
     assert done.returncode != 0
     when, sentence = (out / "survivor-0").read_text().split(" ", 1)
-    assert (
-        float(when) - float((out / "died").read_text()) < 25
-    )  # torchrun itself would kill it after 30
+    # torchrun itself would kill it after 30 seconds
+    assert float(when) - float((out / "died").read_text()) < 25
     assert sentence.startswith(
-        "rank 0 of 2 ends because another one has ended or does not answer ("
+        "rank 0 of 2 stops because another rank has ended or does not respond ("
     )
-    assert sentence.endswith("); the same command goes on from the last checkpoint")
-    assert (
-        len(RunFolder(out / "simo").metrics()) == DEATH and sentence.splitlines()[0] in done.stderr
-    )
+    resume = "run the same command again to resume from the last checkpoint"
+    assert sentence.endswith(f"); {resume}")
+    assert len(RunFolder(out / "simo").metrics()) == DEATH
+    assert sentence.splitlines()[0] in done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_torchrun_starts_again_from_the_last_checkpoint(tmp_path, overwrite):
-    """Either rank is killed once; with --overwrite too the second attempt goes on with the first's run."""
-    chance, options = random.Random(7), {"train.checkpoint_every": 1}
+    """Each rank is killed once. The second attempt resumes the first one, also with --overwrite."""
+    chance = random.Random(7)
+    options = {"train.checkpoint_every": 1}
     die = [f"1@{chance.randrange(4, 10)}", f"0@{chance.randrange(12, 18)}"]
     whole = launch(tmp_path / "whole", methods=["adco"], epochs=EPOCHS, more=options)
     assert whole.returncode == 0, whole.stderr
     if overwrite:
         pretrain(tmp_path / "killed" / "adco", "adco", EPOCHS, {"train.seed": 1})
     again = launch(
-        *(tmp_path / "killed", "--max-restarts", "2"),
-        **{
-            "methods": ["adco"],
-            "epochs": EPOCHS,
-            "more": options,
-            "die": die,
-            "overwrite": overwrite,
-        },
+        tmp_path / "killed",
+        "--max-restarts",
+        "2",
+        methods=["adco"],
+        epochs=EPOCHS,
+        more=options,
+        die=die,
+        overwrite=overwrite,
     )
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "killed" / "died").exists() and (tmp_path / "killed" / "survivor-1").exists()
     assert equal(last(tmp_path / "whole" / "adco"), last(tmp_path / "killed" / "adco"))
-    digests = {(tmp_path / name / "adco" / f"rank-{rank}.digest").read_text() for name in ("whole", "killed")
-               for rank in (0, 1)}  # fmt: skip
+    folders = [tmp_path / name / "adco" for name in ("whole", "killed")]
+    digests = {
+        (folder / f"rank-{rank}.digest").read_text() for folder in folders for rank in (0, 1)
+    }
     assert len(digests) == 1
-    one, other = curves(
-        RunFolder(tmp_path / "whole" / "adco"), RunFolder(tmp_path / "killed" / "adco")
-    )
-    assert one == other
+    undisturbed, resumed = curves(*map(RunFolder, folders))
+    assert undisturbed == resumed
 
 
 @pytest.mark.slow
@@ -141,8 +144,9 @@ def test_torchrun_gives_up_after_its_restarts_and_the_run_goes_on_later(tmp_path
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 def test_ranks_whose_torchrun_was_killed_stop_and_the_run_goes_on(tmp_path):
-    """They write a checkpoint; meanwhile nobody else trains in the folder."""
-    epochs, output = 2000, tmp_path / "said"
+    """They write a checkpoint before they end; until then no other process can use the folder."""
+    epochs = 2000
+    output = tmp_path / "output"
     with output.open("w") as file:
         child = subprocess.Popen(
             started(tmp_path / "run", methods=["mocov2"], epochs=epochs),

@@ -1,4 +1,4 @@
-"""A run that was stopped, killed or damaged ends where an undisturbed one ends, to the bit."""
+"""A run that was stopped, killed or damaged ends bitwise equal to an undisturbed run."""
 
 import os
 import random
@@ -12,7 +12,7 @@ import torch
 from antipode import api
 from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import Splits
-from antipode.papers import PRESETS
+from antipode.papers import methods
 from antipode.recipe.resolve import resolve
 from antipode.runs.folder import RunFolder
 from antipode.training import checkpoint
@@ -32,10 +32,17 @@ from tests.training.runs import (
 )
 
 
-def run_to(recipe, run, stop=None):
-    """Train, or be interrupted before step `stop` as SIGTERM would do it."""
+class Dropping(Tiny):
+    """A backbone with dropout, which draws from torch's generator."""
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+def run_to(recipe, run, stop=None, network=Tiny):
+    """Train to the end, or until SIGTERM arrives before step `stop`."""
     torch.manual_seed(5)
-    backbone = Tiny()
+    backbone = network()
 
     class Stopping(RunFolder):
         def record(self, row):
@@ -50,9 +57,9 @@ def weights(run):
     return last(run.path)
 
 
-@pytest.mark.parametrize("method", PRESETS)
+@pytest.mark.parametrize("method", methods())
 def test_five_steps_and_five_more_are_ten(method, tmp_path):
-    """Interrupted in the middle of an epoch, with everything from disk but the code."""
+    """The run is interrupted within an epoch, and everything is restored from the disk."""
     recipe = small_recipe(method)
     whole, halves = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "halves")
     run_to(recipe, whole)
@@ -60,42 +67,59 @@ def test_five_steps_and_five_more_are_ten(method, tmp_path):
         run_to(recipe, halves, stop=5)
     run_to(recipe, halves)
     assert equal(weights(whole), weights(halves))
-    forget = ("images_per_second",)
     rows = [
-        [{k: v for k, v in row.items() if k not in forget} for row in run.metrics()]
+        [{k: v for k, v in row.items() if k != "images_per_second"} for row in run.metrics()]
         for run in (whole, halves)
     ]
     assert rows[0] == rows[1] and [row["step"] for row in rows[0]] == list(range(10))
 
 
+def test_a_backbone_with_dropout_resumes_with_the_same_masks(tmp_path):
+    """Its masks depend on the state of torch's generator, which the checkpoint restores."""
+    recipe = small_recipe("simclr", 2)
+    whole = RunFolder(tmp_path / "whole")
+    halves = RunFolder(tmp_path / "halves")
+    run_to(recipe, whole, network=Dropping)
+    with pytest.raises(Interrupted, match="stopped after step 3 of 4"):
+        run_to(recipe, halves, stop=3, network=Dropping)
+    run_to(recipe, halves, network=Dropping)
+    assert whole.metrics()[3]["loss"] == halves.metrics()[3]["loss"]
+    assert equal(weights(whole), weights(halves))
+
+
 def test_a_stopped_run_says_which_command_goes_on(tmp_path, monkeypatch):
     few = small("dcl", 1) | {"train.batch": 500}  # ten steps
-    asked = {"epochs": 1, "out": tmp_path / "run", "overrides": few, "quiet": True}
-    noted = Recorder.note
+    arguments = {"epochs": 1, "out": tmp_path / "run", "overrides": few, "quiet": True}
+    original = Recorder.note
 
     def note(self, step, *more):
-        noted(self, step, *more)
+        original(self, step, *more)
         if step == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Recorder, "note", note)
     for flags, words in (
-        ({}, "the same command goes on there"),
-        ({"overwrite": True}, "the same command without --overwrite goes on there"),
+        ({}, "the same command resumes from there"),
+        ({"overwrite": True}, "the same command without --overwrite resumes from there"),
         (
             {"overwrite": True, "resume": False},
-            "the same command without --no-resume and --overwrite goes on there",
+            "the same command without --no-resume and --overwrite resumes from there",
         ),
     ):
         with pytest.raises(Interrupted, match=f"stopped after step 2 of .*; {words}"):
-            api.pretrain("shapes.dcl", **asked, **flags)
+            api.pretrain("shapes.dcl", **arguments, **flags)
     monkeypatch.undo()
-    assert [row["step"] for row in api.pretrain("shapes.dcl", **asked).metrics()][:3] == [0, 1, 2]
+    assert [row["step"] for row in api.pretrain("shapes.dcl", **arguments).metrics()][:3] == [
+        0,
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("stop", [5, None])
 def test_a_run_goes_on_with_the_images_it_began_with_or_not_at_all(stop, tmp_path):
-    recipe, run = small_recipe("dcl"), RunFolder(tmp_path / "run")
+    recipe = small_recipe("dcl")
+    run = RunFolder(tmp_path / "run")
     if stop is None:
         run_to(recipe, run)
     else:
@@ -104,7 +128,7 @@ def test_a_run_goes_on_with_the_images_it_began_with_or_not_at_all(stop, tmp_pat
     before = weights(run)
     source = small_splits().train
     fewer = Memory(source.images[:36], source.labels[:36], source.classes)
-    with pytest.raises(ValueError, match="trained on 40 images and shapes has 36 now"):
+    with pytest.raises(ValueError, match="trained on 40 images, but shapes now has 36"):
         train(
             recipe,
             run,
@@ -116,12 +140,8 @@ def test_a_run_goes_on_with_the_images_it_began_with_or_not_at_all(stop, tmp_pat
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path):
-    recipe = small_recipe("mocov2", epochs=4).model_copy(deep=True)
-    recipe = resolve(
-        None,
-        method="mocov2",
-        overrides={**_plain(recipe), "train.checkpoint_every": 1, "train.keep": 3},
-    )
+    values = small("mocov2", epochs=4) | {"train.checkpoint_every": 1, "train.keep": 3}
+    recipe = resolve(None, method="mocov2", overrides=values)
     whole, hurt = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "hurt")
     run_to(recipe, whole)
     with pytest.raises(Interrupted):
@@ -135,17 +155,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path):
     assert equal(weights(whole), weights(hurt))
 
 
-def _plain(recipe):
-    return {key: value for key, value in recipe.leaves().items() if recipe.sources[key] == "--set"}
-
-
 def test_checkpoints_beyond_the_last_n_are_dropped_and_last_is_the_newest(tmp_path):
-    recipe = small_recipe("dcl", epochs=5)
-    recipe = resolve(
-        None,
-        method="dcl",
-        overrides={**_plain(recipe), "train.checkpoint_every": 1, "train.keep": 2},
-    )
+    values = small("dcl", epochs=5) | {"train.checkpoint_every": 1, "train.keep": 2}
+    recipe = resolve(None, method="dcl", overrides=values)
     run = RunFolder(tmp_path / "run")
     run_to(recipe, run)
     assert [file.name for file in sorted(run.checkpoints.glob("step-*.pt"))] == [
@@ -166,6 +178,30 @@ def test_last_is_the_newest_also_where_a_kill_came_between_the_two(tmp_path):
     assert last(tmp_path)["step"] == 6 and (tmp_path / "backbone.safetensors").exists()
 
 
+def test_a_checkpoint_of_a_newer_version_is_refused_with_advice(tmp_path, recwarn):
+    """Also if there is an older checkpoint that could be read: training would lose steps."""
+    run = RunFolder(tmp_path / "run")
+    checkpoint.save(run, {"step": 1, "format": checkpoint.FORMAT}, keep=2)
+    checkpoint.save(run, {"step": 2, "format": checkpoint.FORMAT + 1}, keep=2)
+    sentence = (
+        r"step-000000002\.pt was written by a newer version of antipode "
+        r"\(format 3, this one reads up to 2\): update antipode"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        checkpoint.load(run, torch.device("cpu"))
+    assert not [warning for warning in recwarn if issubclass(warning.category, UserWarning)]
+
+
+def test_checkpoints_carry_their_format_and_those_without_one_are_read(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run_to(small_recipe("dcl", 1), run)
+    content = weights(run)
+    assert content["format"] == checkpoint.FORMAT == 2
+    del content["format"]
+    checkpoint.save(run, content, keep=1)
+    assert equal(checkpoint.load(run, torch.device("cpu")), content)
+
+
 def test_a_full_disk_ends_in_a_sentence_and_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
     run = RunFolder(tmp_path / "run")
     checkpoint.save(run, {"step": 1, "x": torch.zeros(3)}, keep=2)
@@ -175,10 +211,8 @@ def test_a_full_disk_ends_in_a_sentence_and_leaves_a_whole_checkpoint(tmp_path, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(
-        OSError,
-        match=r"is full: no checkpoint could be written, the last whole one is step-000000001\.pt",
-    ):
+    sentence = "is full: no checkpoint could be written, the newest complete one is step-000000001"
+    with pytest.raises(OSError, match=sentence):
         checkpoint.save(run, {"step": 2}, keep=2)
     monkeypatch.undo()
     assert checkpoint.load(run, torch.device("cpu"))["step"] == 1
@@ -201,33 +235,14 @@ def test_metrics_cut_short_by_a_crash_are_mended(tmp_path):
 
 
 def command(out, epochs, *more):
-    sizes = [
-        "--batch",
-        "128",
-        "--epochs",
-        str(epochs),
-        "--set",
-        "train.checkpoint_every=1",
-        "--device",
-        "cpu",
-    ]
-    sizes += ["--set", "monitor.log_every=1"]
-    return [
-        sys.executable,
-        "-m",
-        "antipode",
-        "pretrain",
-        "digits.mocov2",
-        "--out",
-        str(out),
-        *sizes,
-        *more,
-    ]
+    words = f"-m antipode pretrain digits.mocov2 --batch 128 --epochs {epochs} --device cpu".split()
+    words += ["--set", "train.checkpoint_every=1", "--set", "monitor.log_every=1"]
+    return [sys.executable, *words, "--out", str(out), *more]
 
 
 def killed_after(start, run, rows):
-    """Start a run and kill -9 all of it when it has recorded that many rows."""
-    output = run.path.parent / "said"
+    """Start a run and kill all its processes with SIGKILL once it has recorded `rows` rows."""
+    output = run.path.parent / "output"
     with output.open("w") as file:
         child = subprocess.Popen(start, env=environment(), stdout=file, stderr=file)
     reached(run.path, rows, child, output)
@@ -237,11 +252,14 @@ def killed_after(start, run, rows):
 
 
 def killed_again_and_again(tmp_path, kills, epochs, launch):
-    """kill -9 at random moments, then let it finish; the weights must be those of an undisturbed run."""
+    """Kill a run with SIGKILL at random moments, then let it finish.
+
+    Its weights must be those of an undisturbed run.
+    """
     whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
     subprocess.run(launch(whole.path, epochs), env=environment(), check=True, capture_output=True)
     chance = random.Random(0)
-    # an epoch has 11 steps: some attempts end before their first checkpoint, most in the middle of an epoch
+    # an epoch has 11 steps: some attempts end before their first checkpoint, most within an epoch
     for _ in range(kills):
         killed_after(launch(killed.path, epochs), killed, chance.randrange(1, 40))
     subprocess.run(launch(killed.path, epochs), env=environment(), check=True, capture_output=True)
@@ -265,10 +283,11 @@ def test_kills_under_two_ranks_do_not_change_a_bit(tmp_path):
 
 
 def test_what_a_killed_process_was_writing_is_removed_by_the_next(tmp_path):
-    recipe, run = small_recipe("dcl"), RunFolder(tmp_path / "run")
+    recipe = small_recipe("dcl")
+    run = RunFolder(tmp_path / "run")
     with pytest.raises(Interrupted):
         run_to(recipe, run, stop=5)
-    left = run.path / "checkpoints" / ".step-000000005.pt.12345.tmp"
-    left.write_bytes(b"half a checkpoint")
+    temporary = run.path / "checkpoints" / ".step-000000005.pt.12345.tmp"
+    temporary.write_bytes(b"half a checkpoint")
     run_to(recipe, run)
-    assert not left.exists()
+    assert not temporary.exists()

@@ -1,7 +1,8 @@
-"""One step: accumulation, clipping, falling back, and what is said when memory or health gives out."""
+"""One training step: accumulation, clipping, precision, compilation, and its error messages."""
 
 import contextlib
 import copy
+import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,20 +13,23 @@ from safetensors.torch import load_file
 from antipode import api, dist
 from antipode.recipe.resolve import resolve
 from antipode.runs.folder import RunFolder
-from antipode.training import health, step
+from antipode.training import graph, health, step
 from antipode.training import loop as train
 from antipode.training.build import bf16, build, double
+from antipode.training.pretrain import knn_monitor
 from antipode.types import Batch
 from tests.toys import Tiny, batch, make, optimiser
-from tests.training.runs import last, pretrain, small_recipe, small_splits
+from tests.toys import train as steps
+from tests.training.runs import BATCH, last, pretrain, small_recipe, small_splits
 
 
-def one(learner, **options):
+def make_step(learner, **options):
+    """Return a step with a learning rate of zero."""
     return step.Step(learner, {"network": optimiser(learner, lr=0.0)}, bf16=False, **options)
 
 
 def test_parts_divide_the_share_of_each_rank(monkeypatch):
-    """16 images in 8 parts are whole on one rank; each of four has 4 images, which 8 parts do not share."""
+    """One rank can divide its 16 images into 8 parts; four ranks have 4 images each and cannot."""
     recipe = small_recipe("simclr", **{"train.accumulate": 8})
     build(recipe, small_splits(), Tiny())
     monkeypatch.setattr(dist, "world", lambda: 4)
@@ -39,16 +43,15 @@ def test_what_a_recipe_asks_of_torch_does_not_outlast_its_run(tmp_path):
     search = torch.backends.cudnn.benchmark
     recipe = small_recipe("simclr", 1, **{"train.deterministic": True})
     train.train(recipe, RunFolder(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
-    assert (
-        not torch.are_deterministic_algorithms_enabled()
-        and torch.backends.cudnn.benchmark == search
-    )
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.benchmark == search
 
 
 def test_accumulated_gradients_are_the_mean_over_parts_and_the_queue_takes_all_keys(double):
     learner = make("mocov2", groups=1)
-    whole, b = copy.deepcopy(learner), batch(2)
-    out, _ = one(learner, accumulate=2)(b)
+    whole = copy.deepcopy(learner)
+    b = batch(2)
+    out, _ = make_step(learner, accumulate=2)(b)
     assert len(out.keys) == 8 and torch.equal(learner.objective.negatives[0].vectors[:8], out.keys)
     for part in step.parts(b, 2):
         (whole(part).loss / 2).backward()
@@ -56,21 +59,40 @@ def test_accumulated_gradients_are_the_mean_over_parts_and_the_queue_takes_all_k
         assert torch.allclose(mine.grad, theirs.grad, atol=1e-14)
 
 
+def test_accumulated_loss_and_metrics_are_the_mean_over_parts(double):
+    learner = make("mocov2", groups=1)
+    reference = copy.deepcopy(learner)
+    b = batch(2)
+    out, _ = make_step(learner, accumulate=4)(b)
+    parts = [reference(part) for part in step.parts(b, 4)]
+    assert out.loss.item() == pytest.approx(sum(part.loss.item() for part in parts) / 4, rel=1e-12)
+    assert out.metrics.keys() == parts[0].metrics.keys()
+    for name, value in out.metrics.items():
+        values = [part.metrics[name].item() for part in parts]
+        assert value.item() == pytest.approx(sum(values) / 4, rel=1e-12), name
+        # the mean is not the value of any one part
+        assert min(abs(value.item() - other) for other in values) > 1e-6, name
+
+
 @pytest.mark.parametrize("method", ["mocov2", "adco", "msbreg", "npid"])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_no_node_of_a_step_lives_on(method, parts):
-    """A CUDA graph is captured on a stream of its own, where a node of the steps before would belong to theirs."""
+    """No autograd node may outlive its step.
+
+    A CUDA graph is captured on a stream of its own, and a node of an earlier step belongs to the
+    stream of that step.
+    """
     learner = make(method)
 
-    def collector():  # the node that collects a weight's gradient; it lives as long as a graph that ends in it
+    def collector():
+        # the node that accumulates the gradient of a weight: it lives as long as a graph ends in it
         weight = next(learner.online.parameters())
         return weight.expand_as(weight).grad_fn.next_functions[0][0]
 
     mark = collector()
     mark.metadata["step"] = 1
-    out = one(learner, accumulate=parts)(
-        batch(len(learner.key_views) if method == "npid" else learner.views)
-    )
+    views = len(learner.key_views) if method == "npid" else learner.views
+    out = make_step(learner, accumulate=parts)(batch(views))
     del mark
     assert out[0].loss.ndim == 0 and "step" not in collector().metadata
 
@@ -83,9 +105,69 @@ def test_a_batch_falls_into_equal_parts():
 
 def test_clipping_bounds_the_network_and_reports_the_norm_before():
     learner = make("simclr")
-    _, norm = one(learner, clips={"network": 0.01})(batch(2))
+    _, norm = make_step(learner, clips={"network": 0.01})(batch(2))
     clipped = torch.cat([p.grad.flatten() for p in learner.online.parameters()]).norm()
     assert norm > 0.01 and abs(clipped - 0.01) < 1e-4
+
+
+def gradient_norms(learner):
+    """Return the norm of the gradient of each group of parameters."""
+    return {
+        name: torch.cat([p.grad.flatten() for p in parameters]).norm().item()
+        for name, parameters in learner.groups().items()
+    }
+
+
+@pytest.mark.parametrize(("method", "other"), [("byol", "predictor"), ("adco", "bank")])
+def test_each_group_is_clipped_with_its_own_clip(double, method, other):
+    """A clip of one group changes no other group, and a group without a clip keeps its norm."""
+    learner = make(method)
+    steps(learner, 3)  # AdCo's bank of 12 is full after 2
+    b = batch(2, step=5)
+
+    def norms(**clips):
+        clipped = copy.deepcopy(learner)
+        make_step(clipped, clips=clips)(b)
+        return gradient_norms(clipped)
+
+    whole = norms()
+    assert whole.keys() == {"network", other}
+    network = 0.5 * whole["network"]
+    rest = 0.1 * whole[other]
+    # torch's clipping adds 1e-6 to the norm that it divides by
+    both = {"network": network, other: rest}
+    assert norms(**both) == pytest.approx(both, rel=1e-3)
+    assert norms(network=network) == pytest.approx(whole | {"network": network}, rel=1e-3)
+    assert norms(**{other: rest}) == pytest.approx(whole | {other: rest}, rel=1e-3)
+
+
+def test_a_step_has_the_clip_of_each_group_of_the_recipe():
+    clips = {"optim.network.clip": 0.3, "optim.bank.clip": 0.7}
+    setup = build(small_recipe("adco", **clips), small_splits(), Tiny())
+    assert setup.step.clips == {"network": 0.3, "bank": 0.7}
+
+
+def test_the_momentum_of_a_step_is_that_of_the_share_of_steps_before_it():
+    """BYOL's momentum in step s of S is 1 - (1 - m) (cos(pi s/S) + 1)/2, so m in the first step."""
+    setup = build(small_recipe("byol", 5, **{"method.momentum": 0.9}), small_splits(), Tiny())
+    assert setup.loader.total == 10
+    paces = [setup.learner.twin.pace.tolist() for _ in setup.run(0)]
+    momenta = [1 - 0.1 * (math.cos(math.pi * at / 10) + 1) / 2 for at in range(10)]
+    assert [pace[0] for pace in paces] == pytest.approx(momenta, rel=1e-6)
+    assert [pace[1] for pace in paces] == pytest.approx([1 - m for m in momenta], rel=1e-5)
+    assert momenta[0] == 0.9 and momenta[-1] < 0.998  # the momentum of 1 is never reached
+
+
+def test_the_strength_of_jcl_rises_at_the_start_of_each_epoch_and_on_resuming():
+    """With one stair per epoch, lambda in epoch e of E, counted from 1, is strength * e/E."""
+    values = {"method.ramp": 5, "method.strength": 2.0}
+    setup = build(small_recipe("jcl", 5, **values), small_splits(), Tiny())
+    assert setup.loader.per_epoch == 2 and setup.loader.total == 10
+    gaussian = setup.learner.objective.positives
+    strengths = [gaussian.now.item() for _ in setup.run(0)]
+    expected = [0.4, 0.4, 0.8, 0.8, 1.2, 1.2, 1.6, 1.6, 2.0, 2.0]
+    assert strengths == pytest.approx(expected)
+    assert [gaussian.now.item() for _ in setup.run(3)] == pytest.approx(expected[3:])
 
 
 def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch):
@@ -96,38 +178,32 @@ def test_a_compiler_that_fails_is_named_and_done_without(monkeypatch):
         return call
 
     monkeypatch.setattr(torch, "compile", broken)
-    learner = make("simclr")
-    job = one(learner)
-    job.compile()
-    with pytest.warns(
-        step.Slower,
-        match=r"compiling the learner failed \(no such kernel\); training goes on without",
-    ):
-        out, _ = job(batch(2))
-    assert out.loss.isfinite() and job(batch(2))[0].loss.isfinite()
-    render = step.compiled(lambda x: x + 1, "compiling the views")
-    with pytest.warns(step.Slower, match="compiling the views failed"):
+    taken = make_step(make("simclr"))
+    taken.compile()
+    sentence = r"compiling the learner failed \(no such kernel\); training continues without it"
+    with pytest.warns(graph.Slower, match=sentence):
+        out, _ = taken(batch(2))
+    assert out.loss.isfinite() and taken(batch(2))[0].loss.isfinite()
+    render = graph.compiled(lambda x: x + 1, "the views")
+    with pytest.warns(graph.Slower, match="compiling the views failed"):
         assert render(1) == 2
 
 
 def test_a_failure_in_a_worker_of_the_compiler_is_told_by_its_cause():
-    trace = "An exception occurred in a subprocess:\n\nName=triton_red_1\nTraceback (most recent call last):\n  File x\n"
-    with pytest.warns(
-        step.Slower,
-        match=r"subprocess: ValueError: numel 2097152 exceeds 1048576\); training goes on",
-    ):
-        step.slower(
-            "compiling the learner",
-            RuntimeError(trace + "ValueError: numel 2097152 exceeds 1048576\n\nSet X=1"),
-        )
+    trace = "An exception occurred in a subprocess:\n\nName=triton_red_1\n"
+    trace += "Traceback (most recent call last):\n  File x\n"
+    trace += "ValueError: numel 2097152 exceeds 1048576\n\nSet X=1"
+    sentence = r"subprocess: ValueError: numel 2097152 exceeds 1048576\); training continues"
+    with pytest.warns(graph.Slower, match=sentence):
+        graph.warn_slower("compiling the learner", RuntimeError(trace))
 
 
 def test_a_wrong_batch_is_no_compiler_failure(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    job = one(make("simclr"))
-    job.compile()
+    taken = make_step(make("simclr"))
+    taken.compile()
     with pytest.raises(ValueError, match="needs 2 views"):
-        job(Batch(batch(1).views, torch.arange(8)))
+        taken(Batch(batch(1).views, torch.arange(8)))
 
 
 def test_a_full_gpu_ends_in_a_sentence_with_the_batch():
@@ -135,9 +211,8 @@ def test_a_full_gpu_ends_in_a_sentence_with_the_batch():
         raise torch.OutOfMemoryError("CUDA out of memory")
         yield
 
-    with pytest.raises(
-        MemoryError, match=r"does not hold a batch of 256 images of 32 px: try a smaller --batch"
-    ):
+    sentence = "memory is too small for a batch of 256 images of 32 px: try a smaller --batch"
+    with pytest.raises(MemoryError, match=sentence):
         list(train.out_of_memory(steps(), resolve("cifar10.simclr")))
 
 
@@ -149,7 +224,7 @@ def test_half_precision_is_never_chosen_on_a_cpu():
 
 
 def test_double_precision_reaches_everything_but_the_weights_that_are_handed_on(tmp_path):
-    """Views and state; the first loss is float32's."""
+    """Views and state are float64; the first loss is close to that of float32."""
     runs = {}
     for precision in ("fp32", "fp64"):
         runs[precision] = pretrain(
@@ -158,18 +233,16 @@ def test_double_precision_reaches_everything_but_the_weights_that_are_handed_on(
     state = last(tmp_path / "fp64")
     floats = [*state["learner"].values(), *state["optim"]["network"]["state"][0].values()]
     assert {value.dtype for value in floats if value.is_floating_point()} == {torch.float64}
-    assert {
-        value.dtype for value in load_file(tmp_path / "fp64" / "backbone.safetensors").values()
-    } <= {*(torch.float32, torch.int64)}
+    weights = load_file(tmp_path / "fp64" / "backbone.safetensors")
+    assert {value.dtype for value in weights.values()} <= {torch.float32, torch.int64}
     first, exact = (run.metrics()[0]["loss"] for run in runs.values())
     assert first == pytest.approx(exact, rel=1e-5) and first != exact
 
 
 @pytest.mark.parametrize("policy", ["shapes", "mocov2"])
 def test_the_monitor_looks_in_the_precision_of_the_network(policy):
-    monitor = api._monitor(
-        small_recipe("mocov2", **{"monitor.knn_every": 1, "views.policy": policy}), small_splits()
-    )
+    recipe = small_recipe("mocov2", **{"monitor.knn_every": 1, "views.policy": policy})
+    monitor = knn_monitor(recipe, small_splits())
     single, exact = (
         monitor(learner, 0)["knn"] for learner in (make("mocov2").float(), make("mocov2").double())
     )
@@ -218,8 +291,9 @@ def test_the_bound_on_mutual_information_is_eqcos_and_only_for_coupled_losses():
 
 
 def test_ranks_ask_each_other_after_every_step_that_is_slow(monkeypatch):
-    """torchrun gives them half a minute: ten slow steps would take longer."""
-    now, asked = [0.0], []
+    """torchrun kills ranks after 30 seconds, and ten slow steps could take longer."""
+    now = [0.0]
+    asked = []
     monkeypatch.setattr(train.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(dist, "world", lambda: 2)
     monkeypatch.setattr(dist, "any_rank", lambda flag, device: asked.append(at) or flag)
@@ -228,14 +302,15 @@ def test_ranks_ask_each_other_after_every_step_that_is_slow(monkeypatch):
         now[0] += seconds
         assert halt(False, at) is False
     assert sorted(set(asked)) == [0, 1, 2, 3, 9, 19, 29]
-    for at, seconds in enumerate([5.0] * 10, 33):  # slow again: known from the next tenth step on
+    # slow again, which the ranks find out at the next tenth step
+    for at, seconds in enumerate([5.0] * 10, 33):
         now[0] += seconds
         assert halt(at == 41, at) is (at == 41)
     assert sorted(set(asked))[-4:] == [39, 40, 41, 42]
 
 
 class Gone:
-    """A stream that nobody reads any more."""
+    """A stream whose reader has ended."""
 
     def isatty(self):
         return False
@@ -284,38 +359,51 @@ def test_a_caller_without_gradients_trains_all_the_same(tmp_path):
 
 
 def test_a_step_that_cannot_be_captured_is_taken_without(monkeypatch):
-    """As that of a network which asks the host what a tensor holds; it is said once, and tried once."""
-    taken, b = one(make("simclr")), batch(2)
-    captured = step.Graph(taken, torch.zeros(8, 3, 8, 8), type("Views", (), {"apply": None})(), 8)
-    tried, aside = [], []
+    """Such as that of a network that reads values back; the capture is tried and reported once."""
+    taken = make_step(make("simclr"))
+    b = batch(2)
+    cpu = torch.device("cpu")
+    captured = graph.CapturedStep(lambda image_ids, key: None, 8, cpu, what="the step")
+    attempts = []
+    eager = []
 
     @contextlib.contextmanager
-    def refuses(graph):
-        tried.append(graph)
+    def refuses(cuda_graph):
+        attempts.append(cuda_graph)
         yield
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "graph", refuses)
-    monkeypatch.setattr(captured, "_body", lambda: None)
-    monkeypatch.setattr(captured, "_aside", lambda: aside.append(1) or taken(b))
-    with pytest.warns(
-        step.Slower, match="capturing the step .* failed .*not permitted.*; training goes on"
-    ) as told:
-        results = [captured(torch.arange(8), torch.tensor(0)) for _ in range(step.WARM + 3)]
-    assert len(tried) == 1 and len([one for one in told if one.category is step.Slower]) == 1
-    assert len(aside) == len(results) and all(out.loss.isfinite() for out, _ in results)
+    monkeypatch.setattr(captured, "_eager", lambda: eager.append(1) or taken(b))
+    sentence = "capturing the step as a CUDA graph failed .*not permitted.*; training continues"
+    with pytest.warns(graph.Slower, match=sentence) as caught:
+        results = [captured(torch.arange(8), torch.tensor(0)) for _ in range(graph.WARM + 3)]
+    warned = [warning for warning in caught if warning.category is graph.Slower]
+    assert len(attempts) == 1 and len(warned) == 1
+    assert len(eager) == len(results) and all(out.loss.isfinite() for out, _ in results)
 
 
 def test_a_step_is_captured_only_after_the_compiler_saw_it_as_it_will_stay(monkeypatch):
-    """AdCo's bank fills for some steps and is another network to the compiler then, which must not run in a capture."""
-    learner, b = make("adco", fill=True), batch(2)
-    taken = one(learner)
-    captured = step.Graph(taken, torch.zeros(8, 3, 8, 8), type("Views", (), {"apply": None})(), 8)
+    """While AdCo's bank fills, the step is compiled as another network.
+
+    The compiler must not run during a capture, so some steps with the full bank come before it.
+    """
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    setup = build(small_recipe("adco", **{"method.fill": True}), small_splits(), Tiny())
+    setup.device = torch.device("cuda")  # the tensors stay on the CPU, where nothing is captured
+    captured = setup._captured()
     order = []
-    monkeypatch.setattr(captured, "_aside", lambda: order.append(step.filling(learner)) or taken(b))
+
+    def eager():
+        order.append(step.filling(setup.learner))
+        return captured.body(captured.image_ids, captured.key)
+
+    monkeypatch.setattr(captured, "_eager", eager)
     monkeypatch.setattr(captured, "_capture", lambda: order.append("capture"))
-    while "capture" not in order:
-        captured(torch.arange(8), torch.tensor(0))
+    for _ in range(20):
+        captured(torch.arange(BATCH), torch.tensor(0))
+        if "capture" in order:
+            break
     assert order[0] is True
-    assert order[-step.WARM - 1 :] == [False] * step.WARM + ["capture"]
+    assert order[-graph.WARM - 1 :] == [False] * graph.WARM + ["capture"]

@@ -1,82 +1,106 @@
-"""The analyses by name, which runs each fits, and running them."""
+"""The analyses by name, the runs that each of them fits, and the function that runs them."""
 
-import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from antipode.analysis import bank, between, contrast, cost, geometry
-from antipode.analysis.embeddings import WITH_MEMORY, WITH_TAU, Subject
+from antipode.analysis.embeddings import RunEmbeddings
 from antipode.analysis.result import Result
+from antipode.core.learner import Learner
+from antipode.core.traits import stored_negatives, temperature
 from antipode.files import finite
-from antipode.runs.folder import RunFolder
+from antipode.names import unknown
+from antipode.papers import collect, methods, sketch
 
-Fits = Callable[
-    [list[Subject]], str | None
-]  # why these runs cannot have it, in one sentence; None where they can
+# Returns the reason why an analysis does not fit the runs, as one sentence, or None if it fits.
+Unfit = Callable[[list[RunEmbeddings]], str | None]
 
 
-def anything(subjects: list[Subject]) -> str | None:
-    """Every run has it."""
+def anything(subjects: list[RunEmbeddings]) -> str | None:
+    """Return None: the analysis fits every run."""
     return None
 
 
-def repelled(subjects: list[Subject]) -> str | None:
-    """Refuse runs without negatives and temperature."""
+def needs_temperature(subjects: list[RunEmbeddings]) -> str | None:
+    """Return the reason why the analysis does not fit if a run has no negatives and temperature."""
     for subject in subjects:
         if subject.tau is None:
-            have = f"{', '.join(WITH_TAU)} and custom with negatives have"
-            return f"{subject.name} is a run of {subject.recipe.method.name}, which has no temperature: {have} one"
+            return (
+                f"{subject.name} is a run of {subject.recipe.method.name}, which has no "
+                f"temperature; methods with one are {_methods_with(temperature)}"
+            )
     return None
 
 
-def remembered(subjects: list[Subject]) -> str | None:
-    """Refuse runs that store no vectors."""
+def needs_stored_negatives(subjects: list[RunEmbeddings]) -> str | None:
+    """Return the reason why the analysis does not fit if a run stores no vectors."""
     for subject in subjects:
         if subject.stored is None:
-            have = f"{', '.join(WITH_MEMORY)} do, eqco, dcl and dclw on MoCo, and custom with a bank or queue"
-            return f"{subject.name} is a run of {subject.recipe.method.name}, which keeps no negatives: {have}"
+            return (
+                f"{subject.name} is a run of {subject.recipe.method.name} without a queue, bank or "
+                f"memory of negatives; methods that have one by default are "
+                f"{_methods_with(stored_negatives)}"
+            )
     return None
 
 
-def several(subjects: list[Subject]) -> str | None:
-    """Refuse a single run, and runs that cannot see the same images."""
-    if len(subjects) < 2:
-        return f"it compares runs, and {subjects[0].name} is one: give two or more"
+def several(subjects: list[RunEmbeddings]) -> str | None:
+    """Return the reason why runs cannot be compared, if there is one run or if channels differ."""
     first = subjects[0]
+    if len(subjects) < 2:
+        return f"it compares runs, and only {first.name} is given: give two or more runs"
     for other in subjects[1:]:
         if other.splits.channels != first.splits.channels:
-            ours = f"{first.name} sees images of {first.splits.channels} channels"
-            return f"{ours} and {other.name} of {other.splits.channels}, so they cannot be compared on one data set"
+            return (
+                f"{first.name} takes images of {first.splits.channels} channels and {other.name} "
+                f"of {other.splits.channels} channels, so they cannot be compared on one data set"
+            )
     return None
+
+
+@cache
+def _methods_with(trait: Callable[[Learner], Any]) -> str:
+    """Return the names of the methods that have a trait with their default arguments."""
+    return ", ".join(name for name in methods() if trait(sketch(name, {})) is not None)
 
 
 class Analysis(NamedTuple):
-    """What it does to runs, a line about it, whether it compares several, and which runs it fits."""
+    """An analysis of runs.
 
-    run: Callable[[list[Subject]], list[Result]]
+    Args:
+        run: function from runs to one result per run.
+        about: a short description.
+        several: whether it compares several runs.
+        unfit: function from runs to the reason why the analysis does not fit them, or to None.
+    """
+
+    run: Callable[[list[RunEmbeddings]], list[Result]]
     about: str
     several: bool = False
-    unfit: Fits = anything
+    unfit: Unfit = anything
 
 
-def each(measure: Callable[[Subject], Result]) -> Callable[[list[Subject]], list[Result]]:
-    """An analysis of one run, for each of several."""
+def each(
+    measure: Callable[[RunEmbeddings], Result],
+) -> Callable[[list[RunEmbeddings]], list[Result]]:
+    """Return a function that applies an analysis of one run to each of several runs."""
     return lambda subjects: [measure(subject) for subject in subjects]
 
 
-ANALYSES: dict[str, Analysis] = {
+GENERAL: dict[str, Analysis] = {
     "mi-bound": Analysis(
         each(contrast.mi_bound),
         "EqCo's lower bound on mutual information, against K and over training",
-        unfit=repelled,
+        unfit=needs_temperature,
     ),
     "gradient-norm": Analysis(
         each(contrast.gradient_norm),
-        "EqCo's gradient of a query against K, beside theorem 2's bound",
-        unfit=repelled,
+        "norm of the gradient of a query against K, with the bound of EqCo's theorem 2",
+        unfit=needs_temperature,
     ),
     "npc": Analysis(
-        each(contrast.npc), "DCL's multiplier q_B against the batch size", unfit=repelled
+        each(contrast.npc), "DCL's multiplier q_B against the batch size", unfit=needs_temperature
     ),
     "similarity-variance": Analysis(
         each(geometry.similarity_variance),
@@ -84,10 +108,11 @@ ANALYSES: dict[str, Analysis] = {
     ),
     "alignment-uniformity": Analysis(
         each(geometry.alignment_uniformity),
-        "Wang & Isola's two measures, of backbone, head and prediction",
+        "Wang & Isola's alignment and uniformity of backbone, head and prediction",
     ),
     "spectrum": Analysis(
-        each(geometry.spectra), "singular values and effective rank of the features"
+        each(geometry.spectra),
+        "singular values and effective rank of unit features that are not centred",
     ),
     "cka": Analysis(
         between.compare_cka,
@@ -97,61 +122,61 @@ ANALYSES: dict[str, Analysis] = {
     ),
     "neighbours": Analysis(
         between.compare_neighbours,
-        "nearest neighbours that several runs share",
+        "share of nearest neighbours that several runs have in common",
         several=True,
         unfit=several,
     ),
     "bank": Analysis(
         each(bank.bank),
         "hardness, coverage and drift of a bank, queue or memory of negatives",
-        unfit=remembered,
+        unfit=needs_stored_negatives,
     ),
     "cost": Analysis(each(cost.cost), "parameters, speed, device hours per epoch and memory"),
-    "jcl-complexity": Analysis(
-        each(cost.jcl_complexity),
-        "time and memory of JCL's closed form and of the vanilla loss against M'",
-    ),
 }
 
 
-def known(names: Sequence[str]) -> None:
-    """Refuse a name that is none, and an empty list."""
+@cache
+def analyses() -> Mapping[str, Analysis]:
+    """Return all analyses by name: those of this module and those of the papers."""
+    return {**GENERAL, **collect("ANALYSES")}
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ValueError for an unknown name or an empty list."""
     if not names:
-        raise ValueError(f"there is nothing to analyse: choose from {', '.join(ANALYSES)}")
+        raise ValueError(f"no analysis is given: choose from {', '.join(analyses())}")
     for name in names:
-        if name not in ANALYSES:
-            near = difflib.get_close_matches(name, ANALYSES, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ValueError(
-                f"there is no analysis {name!r}{hint}: choose from {', '.join(ANALYSES)}"
-            )
+        if name not in analyses():
+            raise unknown("analysis", name, analyses())
 
 
-def perform(subjects: list[Subject], what: Sequence[str] | None) -> dict[str, dict[str, Any]]:
-    """Results by run and analysis, each added to its run's analysis.json as it comes.
+def perform(
+    subjects: list[RunEmbeddings], names: Sequence[str] | None
+) -> dict[str, dict[str, Any]]:
+    """Return results by run and analysis. Add each to its run's analysis.json once it is computed.
 
-    Without `what`, all that fit; the others are {"skipped": sentence} in what is returned, and not on the disk. An
-    analysis that is asked for by name and does not fit is refused before anything is computed.
+    If `names` is None, all analyses are made that fit. The result of one that does not fit a run is
+    {"skipped": reason}, and is not written. If an analysis in `names` does not fit, this raises
+    ValueError before anything is computed.
     """
-    names = list(ANALYSES) if what is None else list(dict.fromkeys(what))
-    known(names)
-    reasons = {
-        name: reason for name in names if (reason := ANALYSES[name].unfit(subjects)) is not None
-    }
-    if what is not None and reasons:
-        name, reason = next(iter(reasons.items()))
-        raise ValueError(f"{name} does not fit: {reason}")
-    found: dict[str, dict[str, Any]] = {subject.name: {} for subject in subjects}
-    for name in names:
-        for subject, result in zip(subjects, _results(ANALYSES[name], subjects), strict=True):
-            found[subject.name][name] = result
+    chosen = list(analyses()) if names is None else list(dict.fromkeys(names))
+    check_names(chosen)
+    if names is not None:
+        for name in chosen:
+            reason = analyses()[name].unfit(subjects)
+            if reason is not None:
+                raise ValueError(f"{name} does not fit: {reason}")
+    by_run: dict[str, dict[str, Any]] = {subject.name: {} for subject in subjects}
+    for name in chosen:
+        for subject, result in zip(subjects, _results(analyses()[name], subjects), strict=True):
+            by_run[subject.name][name] = result
             if "skipped" not in result:
-                RunFolder(subject.path).file("analysis.json", {name: result})
-    return found
+                subject.run.folder.file("analysis.json", {name: result})
+    return by_run
 
 
-def _results(analysis: Analysis, subjects: list[Subject]) -> list[Result]:
-    """One for each run; a comparison fits all or none of them."""
+def _results(analysis: Analysis, subjects: list[RunEmbeddings]) -> list[Result]:
+    """Return one result per run. A comparison fits all runs or none of them."""
     groups = [subjects] if analysis.several else [[subject] for subject in subjects]
     results: list[Result] = []
     for group in groups:

@@ -1,62 +1,65 @@
-"""A run as analyses see it: recipe, learner, data and views, and embeddings of seeded images. Labels are never read."""
+"""The embeddings of a run, on which analyses work. An analysis calls a `RunEmbeddings` its subject.
+
+Shapes: N images, V views of each image, K stored vectors, D features.
+"""
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from antipode import rng
 from antipode.core.learner import Learner
-from antipode.core.negatives import Bank, Queue
-from antipode.core.objective import Contrast
 from antipode.core.scores import unit
+from antipode.core.traits import Stored, alpha, stored_negatives, temperature
 from antipode.data.loader import Loader
 from antipode.data.sources.source import Source, subset
 from antipode.data.sources.splits import Splits
 from antipode.data.views.views import Views
 from antipode.evaluation.features import extract
-from antipode.papers.npid import Memory, NoiseContrast
-from antipode.recipe.resolve import Recipe
-from antipode.runs.folder import RunFolder
-from antipode.runs.restore import put
+from antipode.recipe.recipe import Recipe
+from antipode.runs.run import Run
 
-BATCH = 256  # images that pass a network at once
-PAIRS = (
-    4097,
-    16385,
-)  # images in two views, on a CPU and on a GPU: one more than the largest power of four to be drawn
-STILL = 5000, 50000  # images seen once, without chance
-WITH_TAU = "simclr mocov1 mocov2 npid invspread adco eqco simo dcl dclw jcl".split()
-WITH_MEMORY = "mocov1 mocov2 npid adco jcl".split()
+BATCH = 256  # images in one forward pass
+# Images in two views, on a CPU and on a GPU: one more than the largest number of negatives that
+# analyses draw, which is a power of four.
+PAIRS = (4097, 16385)
+EVAL_IMAGES = (5000, 50000)  # images in the evaluation view, on a CPU and on a GPU
 
 
-class Seen(NamedTuple):
-    """V augmented views of N images, as the frozen networks see them."""
+class ViewEmbeddings(NamedTuple):
+    """Embeddings of V augmented views of N images, computed by the frozen networks."""
 
-    backbone: Tensor  # (V,N,D)
-    head: Tensor  # (V,N,D) projections, as they leave the head
-    query: Tensor  # (V,N,D) unit: predictions where there is a predictor, else projections
-    keys: Tensor  # (V,N,D) unit: what the twin makes of the same views; (V,N,0) where they were not asked for
-
-
-class Stored(NamedTuple):
-    """Vectors (K,D) that a method keeps to repel its queries, as its loss uses them."""
-
-    kind: str  # bank, queue or memory
-    vectors: Tensor
+    backbone: Tensor  # (V,N,D) features
+    head: Tensor  # (V,N,D) projections, not normalised
+    query: Tensor  # (V,N,D) unit predictions if there is a predictor, else unit projections
+    keys: Tensor  # (V,N,D) unit outputs of the twin for the same views; (V,N,0) if not requested
 
 
 @dataclass
-class Subject:
-    """One run. `look` is the one view without chance; `images` caps how many an analysis uses, None is its own cap."""
+class RunEmbeddings:
+    """The networks of one run and their embeddings of images that are drawn with a seed.
 
+    Labels are never read.
+
+    Args:
+        run: the run.
+        name: the name of the run in the results.
+        learner: the networks of the run, on `device`.
+        splits: the images of the run.
+        views: the augmented views of its training.
+        eval_view: the evaluation view.
+        device: where embeddings are computed.
+        seed: determines which images are used and how they are augmented.
+        images: maximum number of images; None for the default of each analysis.
+        cache: embeddings that were computed before.
+    """
+
+    run: Run
     name: str
-    path: Path
-    recipe: Recipe
     learner: Learner
     splits: Splits
     views: Views
@@ -64,38 +67,68 @@ class Subject:
     device: torch.device
     seed: int = 0
     images: int | None = None
-    module: nn.Module | None = field(
-        default=None, repr=False
-    )  # what a run on a module of one's own was given
-    kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the run."""
+        return self.run.recipe
+
+    @property
+    def tau(self) -> float | None:
+        """The temperature of the method, or None if it has none."""
+        return temperature(self.learner)
+
+    @property
+    def alpha(self) -> float | None:
+        """EqCo's alpha, or None if the method has no such margin."""
+        return alpha(self.learner)
+
+    @property
+    def stored(self) -> Stored | None:
+        """The vectors (K,D) that the method stores, or None if it stores none."""
+        return stored_negatives(self.learner)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl."""
-        return RunFolder(self.path).metrics()
+        """Return the lines of metrics.jsonl."""
+        return self.run.metrics()
 
     def count(self, source: Source, caps: tuple[int, int]) -> int:
-        """How many images of a source to use: all, or as many as the caps (CPU, GPU) or the caller allow."""
+        """Return how many images of a source to use.
+
+        The maximum is `images`, or else the first of `caps` on a CPU and the second on a GPU.
+        """
         cap = caps[self.device.type != "cpu"] if self.images is None else self.images
         return min(len(source), cap)
 
     def draw(self, n: int, source: Source | None = None) -> Tensor:
-        """The ids (n,) of images in random order, the same for the same seed."""
+        """Return the indices (n,) of random images, by default of training images.
+
+        The same seed gives the same images, and a larger n adds images to those of a smaller n.
+        """
         source = self.splits.pretrain if source is None else source
         return rng.permutation(rng.key(self.seed, "analysis images"), len(source))[:n]
 
-    def pairs(self) -> tuple[Tensor, Seen]:
-        """Ids (N,) of training images and two views of each, made once."""
-        if "pairs" not in self.kept:
+    def pairs(self) -> tuple[Tensor, ViewEmbeddings]:
+        """Return the indices (N,) of training images and the embeddings of two views of each."""
+        if "pairs" not in self.cache:
             ids = self.draw(self.count(self.splits.pretrain, PAIRS))
-            self.kept["pairs"] = ids, self.see(ids, 2)
-        found: tuple[Tensor, Seen] = self.kept["pairs"]
-        return found
+            self.cache["pairs"] = ids, self.embed_views(ids, 2)
+        pairs: tuple[Tensor, ViewEmbeddings] = self.cache["pairs"]
+        return pairs
 
     @torch.no_grad()
-    def see(self, ids: Tensor, views: int, salt: int = 0, keys: bool = True) -> Seen:
-        """`views` augmented views of the training images `ids` (N,), drawn as in training, the large ones in turn."""
-        make = _large(self.views)
-        batch, n = min(len(ids), BATCH), len(ids)
+    def embed_views(
+        self, ids: Tensor, views: int, salt: int = 0, keys: bool = True
+    ) -> ViewEmbeddings:
+        """Return embeddings of `views` augmented views of the training images `ids` (N,).
+
+        The views are drawn as in training. A multi-crop policy contributes its views of full size
+        only. `salt` selects another draw. Without `keys`, the twin is not run.
+        """
+        make = _full_size(self.views)
+        n = len(ids)
+        batch = min(n, BATCH)
         padded = torch.cat([ids, ids[: -n % batch]])  # the loader drops a short last batch
         loader = Loader(
             subset(self.splits.pretrain, padded),
@@ -107,20 +140,20 @@ class Subject:
             workers=self.recipe.data.workers,
         )
         out: list[Tensor] = []
-        for step, epoch, seen in loader.steps():
+        for step, epoch, content in loader.steps():
             first = step % loader.per_epoch * batch
             at = loader.order(epoch, self.device)[first : first + batch]
-            for place, view in enumerate(seen.views[: views - epoch * make.count]):
-                rows = self._through(view, padded.to(self.device)[at], keys)
+            for place, view in enumerate(content.views[: views - epoch * make.count]):
+                rows = self._embed(view, padded.to(self.device)[at], keys)
                 out = out or [row.new_empty(views, len(padded), row.shape[1]) for row in rows]
                 for whole, part in zip(out, rows, strict=True):
                     whole[epoch * make.count + place, at] = part
-        return Seen(*(whole[:, :n] for whole in out))
+        return ViewEmbeddings(*(whole[:, :n] for whole in out))
 
-    def _through(
+    def _embed(
         self, view: Tensor, ids: Tensor, keys: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Backbone, head, query and key (N,D) of one view of the images `ids`."""
+        """Return backbone, head, query and key embeddings (N,D) of one view of `ids` (N,)."""
         learner = self.learner
         backbone = learner.online.backbone(view)
         head = learner.online.head(backbone)
@@ -128,113 +161,85 @@ class Subject:
         key = unit(learner.twin([view], [head], ids, learner.seed)[0]) if keys else query[:, :0]
         return backbone.float(), head.float(), query, key
 
-    def still(self, source: Source | None = None) -> tuple[Tensor, Tensor]:
-        """Backbone and head features (N,D) of up to `STILL` images, each seen once; test images where there are any."""
-        source = self.judged if source is None else source
-        if ("still", id(source)) not in self.kept:
-            few = subset(source, self.draw(self.count(source, STILL), source))
-            backbone = extract(self.learner.online.backbone, self.eval_view, few).x.to(self.device)
+    def eval_features(self, source: Source | None = None) -> tuple[Tensor, Tensor]:
+        """Return backbone and head features (N,D) of up to `EVAL_IMAGES` images of a source.
+
+        The images are seen once, in the evaluation view. The source is `eval_source` by default.
+        """
+        source = self.eval_source if source is None else source
+        name = ("eval", id(source))
+        if name not in self.cache:
+            images = subset(source, self.draw(self.count(source, EVAL_IMAGES), source))
+            backbone = extract(self.learner.online.backbone, self.eval_view, images).x
+            backbone = backbone.to(self.device)
             with torch.no_grad():
                 parts = [
                     self.learner.online.head(part).float() for part in torch.split(backbone, BATCH)
                 ]
-            self.kept["still", id(source)] = backbone, torch.cat(parts)
-        found: tuple[Tensor, Tensor] = self.kept["still", id(source)]
-        return found
+            self.cache[name] = backbone, torch.cat(parts)
+        features: tuple[Tensor, Tensor] = self.cache[name]
+        return features
 
     @property
-    def judged(self) -> Source:
-        """Images for features without chance: the test images, or the training images of a set without."""
+    def eval_source(self) -> Source:
+        """The test images, or the training images of a data set without test images."""
         return self.splits.pretrain if self.splits.test is None else self.splits.test
 
     @property
-    def tau(self) -> float | None:
-        """The temperature of the method's contrast; None where it has no negatives."""
-        for part in self.parts():
-            if isinstance(part, Contrast | NoiseContrast):
-                return part.tau
-        return None
-
-    @property
-    def alpha(self) -> float | None:
-        """EqCo's alpha; None where the method has no such margin."""
-        margins = [part.margin for part in self.parts() if isinstance(part, Contrast)]
-        return next(
-            (found.keywords["alpha"] for found in margins if hasattr(found, "keywords")), None
-        )
-
-    @property
-    def stored(self) -> Stored | None:
-        """The vectors that the method keeps, None where its negatives are the batch or it has none."""
-        for part in self.parts():
-            if isinstance(part, Bank):
-                return Stored("bank", unit(part.weight.detach()))
-            if isinstance(part, Queue | Memory):
-                return Stored("queue" if isinstance(part, Queue) else "memory", part.vectors)
-        return None
-
-    def parts(self) -> list[Any]:
-        """The objective and all that it is made of."""
-        objective: Any = self.learner.objective
-        return list(objective.modules()) if hasattr(objective, "modules") else [objective]
+    def eval_split(self) -> str:
+        """The name of the split of `eval_source`."""
+        return "pretrain" if self.splits.test is None else "test"
 
     @property
     def per_epoch(self) -> int:
-        """Steps of an epoch."""
+        """The number of steps per epoch."""
         return max(1, len(self.splits.pretrain) // self.recipe.train.batch)
 
     @property
     def epoch(self) -> float:
-        """How many epochs the checkpoint has behind it."""
+        """The number of epochs that the learner has been trained for."""
         return int(self.learner.step) / self.per_epoch
 
-    def history(self, most: int) -> "list[Subject]":
-        """The run as each kept checkpoint has it, oldest first and the subject itself last; at most `most`, spread."""
-        own = f"step-{int(self.learner.step):09d}.pt"
-        files = [
-            file
-            for file in sorted((self.path / "checkpoints").glob("step-*.pt"))
-            if file.name < own
-        ]
+    def history(self, most: int) -> "list[RunEmbeddings]":
+        """Return the run at each stored checkpoint, oldest first. The last entry is this object.
+
+        If there are more than `most`, they are selected evenly over training.
+        """
+        present = f"step-{int(self.learner.step):09d}.pt"
+        folder = self.run.folder.checkpoints
+        files = [file for file in sorted(folder.glob("step-*.pt")) if file.name < present]
         room = min(most - 1, len(files))
         chosen = [files[place * (len(files) - 1) // max(room - 1, 1)] for place in range(room)]
-        return [*(earlier for file in chosen if (earlier := self._at(file)) is not None), self]
+        earlier = [self._at_checkpoint(file) for file in chosen]
+        return [*(moment for moment in earlier if moment is not None), self]
 
-    def _at(self, file: Path) -> "Subject | None":
+    def _at_checkpoint(self, file: Path) -> "RunEmbeddings | None":
+        """Return the run at a checkpoint, or None with a warning if the file cannot be read."""
         try:
-            content = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # whatever a damaged file provokes
+            learner = self.run.learner(file)
+        except Exception as error:  # a damaged file can raise any exception
             warnings.warn(
                 f"{file} cannot be read ({type(error).__name__}) and is left out", stacklevel=2
             )
             return None
-        return replace(
-            self, learner=put(self.recipe, content, self.module).to(self.device), kept={}
-        )
+        return replace(self, learner=learner.to(self.device), cache={})
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """What was looked at: data, epoch, seed, and what an analysis adds."""
-        capped = {} if self.images is None else {"at most": self.images}
-        about = {
+        """Return the settings of a result: data, epoch, seed, device and those of the analysis."""
+        limit = {} if self.images is None else {"at most": self.images}
+        common = {
             "data": self.splits.name,
             "epoch": self.epoch,
             "seed": self.seed,
             "device": self.device.type,
         }
-        return {**about, **capped, **more}
+        return {**common, **limit, **more}
 
 
-def _large(views: Views) -> Views:
-    """The views of full size alone: small crops of a multi-crop policy are no measure of the others."""
-    return Views([view for view in views.policy if view.size == max(views.sizes)], views.normal).to(
-        views.normal.mean.device
-    )
+def _full_size(views: Views) -> Views:
+    """Return the views of the largest size only.
 
-
-def named(paths: Sequence[Path]) -> list[str]:
-    """A name for each run: that of its folder, or the whole path where two folders have one name."""
-    names = [path.resolve().name for path in paths]
-    return [
-        name if names.count(name) == 1 else str(path)
-        for name, path in zip(names, paths, strict=True)
-    ]
+    The small crops of a multi-crop policy are not comparable with the views of other policies.
+    """
+    largest = [view for view in views.policy if view.size == max(views.sizes)]
+    return Views(largest, views.normal).to(views.normal.mean.device)

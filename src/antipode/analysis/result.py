@@ -1,7 +1,12 @@
-"""What an analysis hands back: plain JSON that a report can draw without knowing the analysis.
+"""The result of an analysis: plain JSON that a report can draw without knowing the analysis.
 
-{"settings", "values": {name: number}, "curves": {name: {x, y, xlabel, ylabel}}, "histograms": {name: {edges, counts,
-xlabel}}, "notes": [sentences]}; what an analysis does not have is absent.
+A result is a dictionary with these keys. Keys that an analysis does not need are absent.
+
+    settings    how the analysis was made, by name
+    values      {name: number}
+    curves      {name: {x, y, xlabel, ylabel}}
+    histograms  {name: {edges, counts, xlabel}}
+    notes       list of sentences
 """
 
 from collections.abc import Sequence
@@ -16,7 +21,7 @@ Result = dict[str, Any]
 def curve(
     x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, xlabel: str, ylabel: str
 ) -> Result:
-    """A line through points (x,y)."""
+    """Return a curve through the points (x,y)."""
     xs, ys = (side.tolist() if isinstance(side, Tensor) else list(side) for side in (x, y))
     if len(xs) != len(ys):
         raise ValueError(f"a curve needs as many y as x, got {len(ys)} and {len(xs)}")
@@ -24,9 +29,11 @@ def curve(
 
 
 def histogram(values: Tensor, low: float, high: float, xlabel: str, bins: int = 100) -> Result:
-    """How many values (N,) fall into each of `bins` equal parts of [low,high]; what rounding puts outside counts too.
+    """Return how many values (N,) fall into each of `bins` equal parts of [low,high].
 
-    The edges do not depend on the values, so that histograms of two runs can be laid over each other.
+    Values outside the range, such as those that rounding moved there, count in the first or last
+    part. The edges do not depend on the values, so that the histograms of two runs can share a
+    chart.
     """
     if not values.numel() or not low < high or bins < 1:
         raise ValueError(

@@ -1,4 +1,6 @@
-"""A method as its row of choices, read off the built learner, so that no table can drift from the code."""
+"""A method as a row of choices, read from the built learner so that no table can drift from the
+code.
+"""
 
 from functools import partial
 from typing import Any
@@ -7,11 +9,9 @@ from torch import nn
 
 from antipode.core.learner import Learner
 from antipode.core.loss import Gaussian, no_margin
-from antipode.core.negatives import Bank, InBatch, Queue
+from antipode.core.negatives import InBatch
 from antipode.core.objective import Adversarial, Align, Contrast
 from antipode.core.twin import Ema, Shared
-from antipode.nets.norm import BatchNorm
-from antipode.papers.npid import Memory
 
 COLUMNS = [
     "views",
@@ -27,7 +27,7 @@ COLUMNS = [
 
 
 def describe(learner: Learner) -> dict[str, str]:
-    """One short word or two for each of COLUMNS."""
+    """Return a few words for each of COLUMNS."""
     objective = learner.objective
     contrast = objective.contrast if isinstance(objective, Adversarial) else objective
     return {
@@ -66,12 +66,8 @@ def _negatives(part: nn.Module) -> str:
                 else f", {part.subset} drawn{'' if part.shared else ' for each query'}"
             )
             return ("in-batch keys" if part.pool == "pair" else "in-batch") + drawn
-        case Queue():
-            return f"queue {len(part.vectors)}"
-        case Bank():
-            return f"bank {len(part.weight)}"
-        case Memory():
-            return f"memory {len(part.vectors)}"
+    if hasattr(part, "stored"):
+        return f"{part.kind} {len(part.stored())}"  # type: ignore[operator]
     return type(part).__name__
 
 
@@ -97,15 +93,14 @@ def _twin(twin: Any) -> str:
 
 
 def _norm(learner: Learner) -> str:
-    groups = max(
-        (layer.groups for layer in learner.modules() if isinstance(layer, BatchNorm)), default=1
-    )
-    shuffled = ", keys shuffled" if isinstance(learner.twin, Ema) and learner.twin.shuffle else ""
-    return (
-        (str(groups) if groups > 1 else "1 (all ranks)")
-        + (", views joint" if learner.joint else "")
-        + shuffled
-    )
+    norms = [layer for layer in learner.modules() if hasattr(layer, "views_in_batch")]
+    groups = max((int(layer.groups) for layer in norms), default=1)  # type: ignore[arg-type]
+    text = str(groups) if groups > 1 else "1 (all ranks)"
+    if learner.joint:
+        text += ", views joint"
+    if isinstance(learner.twin, Ema) and learner.twin.shuffle:
+        text += ", keys shuffled"
+    return text
 
 
 def _extras(learner: Learner) -> list[str]:

@@ -1,8 +1,13 @@
-"""The one learner. Every method of this package is an instance of it; none is a subclass.
+"""The learner. Every method of this package is an instance of `Learner`; none is a subclass.
 
-Forward reads state, `after_step` writes it: a second forward gives the same loss. A step of training is
+`forward` reads state and `after_step` writes it, so a second forward pass gives the same loss. One
+training step is:
 
-    learner.before_step(progress); out = learner(batch); out.loss.backward(); optimiser.step(); learner.after_step(out)
+    learner.before_step(progress)
+    out = learner(batch)
+    out.loss.backward()
+    optimiser.step()
+    learner.after_step(out)
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,37 +19,48 @@ from torch import Tensor, nn
 from antipode import dist, rng
 from antipode.core.objective import Metrics, Objective, centroid
 from antipode.core.pairing import Pairing, views_of
-from antipode.core.passes import Apart, ours, passes
+from antipode.core.passes import SeparateStatistics, has_only_grouped_norm, passes, view_norms
 from antipode.core.regularise import Regulariser
-from antipode.core.scores import precise, unit
+from antipode.core.scores import precise, raised, unit
 from antipode.core.twin import Twin
 from antipode.types import Batch, Output, Pair
 
-Weighted = tuple[str, float, Regulariser]  # its name in the metrics, its weight, itself
+Weighted = tuple[str, float, Regulariser]  # name in the metrics, weight, regulariser
 
 
 class Encoder(nn.Module):
-    """A backbone and the head that projects its features; only the backbone outlives pretraining."""
+    """A backbone followed by its projection head. Only the backbone is kept after pretraining."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
-        self.backbone, self.head = backbone, head
+        self.backbone = backbone
+        self.head = head
 
     def forward(self, images: Tensor) -> Tensor:
-        """Projections (N,D) of images (N,C,H,W)."""
+        """Return the projections (N,D) of images (N,C,H,W)."""
         out: Tensor = self.head(self.backbone(images))
         return out
 
 
 class Learner(nn.Module):
-    """Online network, twin, pairing, objective, and where the paper has them predictor and regularisers.
+    """A self-supervised method: online network, twin, pairing, objective, and what else a paper
+    adds.
 
-    scale: multiplies the mean over pairs; 2 gives BYOL's sum of two.
-    joint: all views of one size pass the online network at once, with common batch-norm statistics.
-    renormalise: centroids of several query views are scaled back to length one.
-    on: the online vectors that the regularisers see, "prediction" or "projection".
-    remember: what goes into a queue, bank or memory after the step, the first pair's mean "keys" or its "query".
-    options: the optimiser settings that the paper gives a parameter group of its own.
+    Args:
+        online: the trained encoder.
+        twin: what makes the keys (the network itself, or a slow copy of it).
+        pairing: which view is compared with which.
+        objective: the loss of one pair of queries and keys.
+        predictor: the network between projection and loss, as in BYOL.
+        regularisers: further terms of the loss, each with its name and weight.
+        scale: factor on the mean over pairs; 2 gives BYOL's sum of both directions.
+        joint: all views of one size pass through the online network as one batch, with common
+            batch-norm statistics.
+        renormalise: scale the centroid of several query views back to unit length.
+        on: the online vectors that the regularisers act on, "prediction" or "projection".
+        remember: what enters a queue, bank or memory after the step: the mean "keys" of the first
+            pair or its "query".
+        options: optimiser settings that the paper gives to a parameter group of its own.
     """
 
     seed: Tensor
@@ -71,55 +87,70 @@ class Learner(nn.Module):
         super().__init__()
         if on not in ("prediction", "projection"):
             raise ValueError(f"regularisers act on the prediction or the projection, not on {on!r}")
-        self.online, self.twin, self.objective, self.predictor = online, twin, objective, predictor
-        self.pairing, self.regularisers, self.options = (
-            pairing,
-            list(regularisers),
-            dict(options or {}),
-        )
-        self.scale, self.joint, self.renormalise, self.on, self.remember = (
-            scale,
-            joint,
-            renormalise,
-            on,
-            remember,
-        )
-        self.together = ours(online) and ours(predictor)
+        self.online = online
+        self.twin = twin
+        self.objective = objective
+        self.predictor = predictor
+        self.pairing = pairing
+        self.regularisers = list(regularisers)
+        self.scale = scale
+        self.joint = joint
+        self.renormalise = renormalise
+        self.on: Literal["prediction", "projection"] = on
+        self.remember: Literal["keys", "query"] = remember
+        self.options = dict(options or {})
+        self.separable = has_only_grouped_norm(online, predictor)
+        self.norms = view_norms(online, predictor)
         self.views = views_of(pairing)
+        self.query_views = sorted({view for queries, _ in pairing for view in queries})
         self.key_views = sorted({view for _, keys in pairing for view in keys})
-        queries = {view for views, _ in pairing for view in views}
-        self.query_views = sorted(queries)
-        self.seen = sorted(queries | set(self.key_views)) if twin.own else self.query_views
+        # the views that pass through the online network
+        self.seen = sorted({*self.query_views, *(self.key_views if twin.own else ())})
         self.register_buffer("seed", torch.tensor(rng.number(0, "noise")))
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
+    def replace(self, **parts: Any) -> "Learner":
+        """Return a learner with the same modules, of which the named `parts` are replaced.
+
+        This is how a paper that changes one part of another method is written: DCL is
+        `simclr(...).replace(objective=...)`.
+        """
+        kept = (
+            *("online", "twin", "pairing", "objective", "predictor", "regularisers"),
+            *("scale", "joint", "renormalise", "on", "remember", "options"),
+        )
+        learner = Learner(**{name: getattr(self, name) for name in kept} | parts)
+        learner.seed = self.seed.clone()
+        learner.step = self.step.clone()
+        learner.training = self.training
+        return learner
+
     def forward(self, batch: Batch) -> Output:
-        """The loss of a batch, reading state and writing none but batch norm's running statistics."""
+        """Return the loss of a batch. Only the running statistics of batch norm change."""
         self._check(batch)
         noise = rng.fold(self.seed, self.step)
         z, p = self._online([batch.views[view] for view in self.seen])
         own = [z[view] for view in self.key_views] if self.twin.own else []
-        keys = self.twin(
-            [batch.views[view] for view in self.key_views], own, batch.image_ids, rng.fold(noise, 1)
-        )
+        images = [batch.views[view] for view in self.key_views]
+        keys = self.twin(images, own, batch.image_ids, rng.fold(noise, 1))
+        scaled = unit if self.objective.unit_vectors else raised
         with precise(batch.image_ids.device):
-            query = {view: unit(p[view]) for view in self.query_views}
-            k = {view: unit(key) for view, key in zip(self.key_views, keys, strict=True)}
+            query = {view: scaled(p[view]) for view in self.query_views}
+            k = {view: scaled(key) for view, key in zip(self.key_views, keys, strict=True)}
             pairs = self._pairs(query, k, batch.image_ids, rng.fold(noise, 2))
             loss, metrics = self._mean([self.objective(pair) for pair in pairs])
-            shown = (
-                query
-                if self.on == "prediction"
-                else {view: unit(z[view]) for view in self.query_views}
-            )
-            for name, weight, term in self.regularisers:
-                value = term(torch.stack(list(shown.values())), batch.image_ids, rng.fold(noise, 3))
-                loss, metrics[name] = loss + weight * value, value.detach()
+            if self.regularisers:
+                acted_on = p if self.on == "prediction" else z
+                vectors = torch.stack([unit(acted_on[view]) for view in self.query_views])
+                for name, weight, term in self.regularisers:
+                    value = term(vectors, batch.image_ids, rng.fold(noise, 3))
+                    loss = loss + weight * value
+                    metrics[name] = value.detach()
         kept = pairs[0].query if self.remember == "query" else pairs[0].keys.mean(0)
         return Output(loss, metrics | {"loss": loss.detach()}, kept.detach(), batch.image_ids)
 
     def before_step(self, progress: float) -> None:
-        """Set what changes with time, for a step at `progress` in [0,1]: the share of training that lies behind it."""
+        """Set everything that changes over training, for a step at `progress` in [0,1]."""
         if not 0 <= progress <= 1:
             raise ValueError(f"the progress of a step lies in [0,1], got {progress}")
         self.twin.at(progress)
@@ -127,48 +158,48 @@ class Learner(nn.Module):
 
     @torch.no_grad()
     def after_step(self, out: Output) -> None:
-        """Write state, after the optimiser's step: the twin follows, queue and bank take in keys."""
+        """Update the state after the optimiser's step: twin, queue, bank and memory."""
         dist.average_running_stats(self)
-        filled = self.objective.push(
-            out.keys, out.image_ids, rng.fold(rng.fold(self.seed, self.step), 4)
-        )
-        # AdCo's key encoder starts again from the query encoder once the bank is full (train.py, fd65f12)
+        noise = rng.fold(rng.fold(self.seed, self.step), 4)
+        filled = self.objective.push(out.keys, out.image_ids, noise)
+        # AdCo restarts its key encoder from the query encoder once the bank is full (train.py,
+        # fd65f12)
         self.twin.follow(self.online, restart=filled)
         self.step += 1
 
     def reseed(self, seed: int) -> "Learner":
-        """Draw Brownian kicks, subsets and shuffles from another seed; returns itself."""
+        """Draw kicks, subsets and shuffles from another seed; return the learner itself."""
         self.seed.fill_(rng.number(seed, "noise"))
         return self
 
     @property
     def backbone(self) -> nn.Module:
-        """What pretraining is for."""
+        """The online backbone: the result of pretraining."""
         return self.online.backbone
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Trained parameters by name: network, and where there are any predictor and bank."""
+        """Return the trained parameters by group: network, predictor and bank."""
         parts = {"network": self.online, "predictor": self.predictor, "bank": self.objective}
-        named = {
+        groups = {
             name: [p for p in part.parameters() if p.requires_grad]
             for name, part in parts.items()
             if isinstance(part, nn.Module)
         }
-        return {name: parameters for name, parameters in named.items() if parameters}
+        return {name: parameters for name, parameters in groups.items() if parameters}
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups as torch optimisers take them, with the settings that belong to the method (AdCo's bank)."""
+        """Return the groups as torch optimisers take them, with the method's own settings."""
         return [
-            {"params": ps, "name": name, **self.options.get(name, {})}
-            for name, ps in self.groups().items()
+            {"params": parameters, "name": name, **self.options.get(name, {})}
+            for name, parameters in self.groups().items()
         ]
 
     def _online(self, images: list[Tensor]) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-        """Projections and predictions (N,D) of each view seen; without a predictor they are the same."""
+        """Return projections and predictions (N,D) by view; equal without a predictor."""
         z: list[Tensor] = []
         p: list[Tensor] = []
-        for x, views, apart in passes(images, self.joint, self.together):
-            with Apart(apart):
+        for x, views, separate in passes(images, self.joint, self.separable):
+            with SeparateStatistics(self.norms, separate):
                 out = self.online(x)
                 z += out.chunk(views)
                 p += (out if self.predictor is None else self.predictor(out)).chunk(views)
@@ -177,56 +208,48 @@ class Learner(nn.Module):
     def _pairs(
         self, query: dict[int, Tensor], k: dict[int, Tensor], image_ids: Tensor, noise: Tensor
     ) -> list[Pair]:
-        """Every pair of the pairing, with its pool of vectors from all ranks."""
-        everyone = dist.gather(image_ids)
-        joint = (
-            torch.cat([dist.gather(key) for key in k.values()])
-            if self.objective.pool == "all"
-            else None
-        )
+        """Return every pair of the pairing, with its pool of vectors from all ranks."""
+        all_ids = dist.gather(image_ids)
+        all_keys = None
+        if self.objective.pool == "all":
+            all_keys = torch.cat([dist.gather(key) for key in k.values()])
         pairs = []
         for number, (queries, keys) in enumerate(self.pairing):
             q = centroid(torch.stack([query[view] for view in queries]), self.renormalise)
             ks = torch.stack([k[view] for view in keys])
-            if joint is not None:
-                pool = joint
+            if all_keys is not None:
+                pool = all_keys
+            elif self.objective.pool == "pair":
+                pool = dist.gather(ks.mean(0))
             else:
-                pool = (
-                    dist.gather(ks.mean(0))
-                    if self.objective.pool == "pair"
-                    else q.new_empty(0, q.shape[1])
-                )
-            ids = everyone.repeat(len(pool) // len(everyone))
-            pairs.append(Pair(q, ks, image_ids, pool, ids, rng.fold(noise, number)))
+                pool = q.new_empty(0, q.shape[1])
+            pool_ids = all_ids.repeat(len(pool) // len(all_ids))
+            pairs.append(Pair(q, ks, image_ids, pool, pool_ids, rng.fold(noise, number)))
         return pairs
 
     def _mean(self, results: list[tuple[Tensor, Metrics]]) -> tuple[Tensor, Metrics]:
-        """The scaled mean loss over pairs, and the mean of each metric."""
+        """Return the scaled mean loss over pairs, and the mean of each metric."""
         loss = torch.stack([loss for loss, _ in results]).mean() * self.scale
-        names = results[0][1]
-        return loss, {
-            name: torch.stack([metrics[name] for _, metrics in results]).mean() for name in names
+        metrics = {
+            name: torch.stack([metrics[name] for _, metrics in results]).mean()
+            for name in results[0][1]
         }
+        return loss, metrics
 
     def _check(self, batch: Batch) -> None:
-        """Refuse a batch that does not fit, before it broadcasts into something wrong."""
+        """Raise ValueError for a batch that does not fit and might broadcast."""
+        ids = batch.image_ids
         if len(batch.views) != self.views:
             raise ValueError(
                 f"this method needs {self.views} views of each image, got {len(batch.views)}"
             )
         sizes = [len(view) for view in batch.views]
-        if (
-            batch.image_ids.ndim != 1
-            or set(sizes) != {len(batch.image_ids)}
-            or not len(batch.image_ids)
-        ):
+        if ids.ndim != 1 or set(sizes) != {len(ids)} or not len(ids):
             raise ValueError(
-                f"views of {sizes} images do not fit image ids of shape {tuple(batch.image_ids.shape)}"
+                f"views of {sizes} images do not fit image ids of shape {tuple(ids.shape)}"
             )
-        kinds = {batch.image_ids.dtype, *(view.dtype for view in batch.views)}
-        if batch.image_ids.dtype != torch.int64 or not all(
-            view.is_floating_point() for view in batch.views
-        ):
+        if ids.dtype != torch.int64 or not all(view.is_floating_point() for view in batch.views):
+            kinds = dict.fromkeys([ids.dtype, *(view.dtype for view in batch.views)])
             raise ValueError(
                 f"views are floats and image ids int64, but here are {', '.join(map(str, kinds))}"
             )

@@ -1,9 +1,11 @@
-"""Objectives: a Pair in, a loss and its metrics out. Division by tau happens in objectives, here and those of methods
-with one of their own (npid, invspread), and in `functional`; never in scores, negatives or couplings.
+"""Objectives: a `Pair` in, a loss and its metrics out.
+
+Scores are divided by tau in objectives and in `functional`, and never in scores, negatives or
+couplings.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,20 +30,23 @@ Metrics = dict[str, Tensor]
 class Objective(Protocol):
     """What the learner needs of an objective."""
 
-    pool: Pool | None  # which keys of the batch it wants in Pair.pool
+    pool: Pool | None  # which keys of the batch it needs in Pair.pool
+    unit_vectors: bool  # queries and keys arrive at unit length
 
     def __call__(self, pair: Pair) -> tuple[Tensor, Metrics]:
-        """Loss () and detached metrics."""
+        """Return the loss () and detached metrics."""
 
     def at(self, progress: float) -> None:
-        """Set what changes with time."""
+        """Set what changes over training, for a step at `progress` in [0,1]."""
 
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
-        """Write state after the step; True when a bank has just been filled."""
+        """Update state after the step; return True if a bank has just been filled."""
 
 
 class Contrast(nn.Module):
-    """Attract the positives, repel the negatives; which paper it is, its four choices say."""
+    """Attract the positives and repel the negatives. The four choices decide which paper it is."""
+
+    unit_vectors = True
 
     def __init__(
         self,
@@ -58,7 +63,8 @@ class Contrast(nn.Module):
             raise ValueError("a contrast needs negatives: in-batch, a queue or a bank")
         if coupling is not coupled and isinstance(positives, Gaussian):
             raise ValueError(
-                "JCL's Gaussian acts in the denominator only, and a decoupled loss has no positive there"
+                "JCL's Gaussian acts in the denominator only, and a decoupled loss has no "
+                "positive there"
             )
         if coupling is not coupled and margin is not no_margin:
             raise ValueError(
@@ -70,8 +76,16 @@ class Contrast(nn.Module):
                 "in-batch negatives were asked for twice, from the pair's keys and from all keys"
             )
         self.negatives = nn.ModuleList(negatives)  # type: ignore[arg-type]  # parts are modules that keep a protocol
-        self.tau, self.positives, self.coupling, self.margin = tau, positives, coupling, margin
+        self.tau = tau
+        self.positives = positives
+        self.coupling = coupling
+        self.margin = margin
         self.pool: Pool | None = next(iter(pools), None)
+
+    def replace(self, **choices: Any) -> "Contrast":
+        """Return a contrast with the same negatives, of which the named `choices` are replaced."""
+        kept = ("tau", "positives", "coupling", "margin")
+        return Contrast(*self.negatives, **{name: getattr(self, name) for name in kept} | choices)
 
     def terms(
         self,
@@ -80,11 +94,14 @@ class Contrast(nn.Module):
         live: bool = False,
         among: Sequence[nn.Module] | None = None,
     ) -> Terms:
-        """The three numbers of each query, with this tau and these negatives (all of them by default)."""
+        """Return the three numbers of each query, with this tau and these negatives.
+
+        `among` are all negatives by default.
+        """
         return self.weigh(pair, [part(pair, live) for part in (among or self.negatives)], tau)
 
     def weigh(self, pair: Pair, scores: list[Tensor], tau: float | None = None) -> Terms:
-        """The three numbers of each query from its scores (N,K) with each part's negatives."""
+        """Return the three numbers of each query from its scores (N,K) with each part."""
         tau = tau or self.tau
         attract, bound = self.positives((pair.query * pair.keys).sum(-1).T / tau)
         joint = (scores[0] if len(scores) == 1 else torch.cat(scores, 1)) / tau
@@ -96,7 +113,7 @@ class Contrast(nn.Module):
     def forward(
         self, pair: Pair, among: Sequence[nn.Module] | None = None
     ) -> tuple[Tensor, Metrics]:
-        """Mean loss over the queries, against these negatives (all of them by default)."""
+        """Return the mean loss over the queries, against these negatives (by default all)."""
         parts = among or self.negatives
         scores = [part(pair) for part in parts]
         terms = self.weigh(pair, scores)
@@ -104,7 +121,7 @@ class Contrast(nn.Module):
         return loss, self.metrics(loss, terms) | {"negative": mean_score(parts, scores)}
 
     def metrics(self, loss: Tensor, terms: Terms) -> Metrics:
-        """What the logs show: the loss itself, the mean positive cosine, the mean terms, DCL's multiplier."""
+        """Return loss, mean positive cosine, mean terms and DCL's multiplier, for the log."""
         attract = terms.attract.detach().mean()
         return {
             "contrast": loss.detach(),
@@ -115,22 +132,25 @@ class Contrast(nn.Module):
         }
 
     def at(self, progress: float) -> None:
-        """Move JCL's ramp."""
+        """Set JCL's lambda."""
         if isinstance(self.positives, Gaussian):
             self.positives.at(progress)
 
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
-        """Hand the keys to every part that keeps some."""
+        """Pass the keys to every part that stores some."""
         return any([part.push(keys, image_ids, noise) for part in self.negatives])  # type: ignore[operator]
 
 
 class Adversarial(nn.Module):
-    """AdCo: the encoder descends the contrast, the bank climbs it at its own temperature.
+    """AdCo: the encoder minimises the contrast, the bank maximises it at its own temperature.
 
-    One backward serves both: the encoder's term sees the bank detached, and the bank descends the negated loss of
-    detached queries. The value of the difference means nothing; `contrast` in the metrics is the one to read. While
-    the bank fills, training is ordinary InfoNCE against it alone, as in the authors' init_memory.
+    One backward pass serves both. The encoder's term sees the bank detached, and the bank minimises
+    the negated loss of detached queries. The difference itself has no meaning; read `contrast` in
+    the metrics. While the bank fills, training is ordinary InfoNCE against the bank alone, as in
+    the authors' init_memory.
     """
+
+    unit_vectors = True
 
     def __init__(self, contrast: Contrast, *, tau: float) -> None:
         super().__init__()
@@ -139,71 +159,81 @@ class Adversarial(nn.Module):
         banks = [part for part in contrast.negatives if isinstance(part, Bank)]
         if len(banks) != 1:
             raise ValueError(f"an adversarial contrast needs exactly one bank, got {len(banks)}")
-        self.contrast, self.tau, self.pool = contrast, tau, contrast.pool
+        self.contrast = contrast
+        self.tau = tau
+        self.pool = contrast.pool
 
     @property
     def bank(self) -> Bank:
-        """The adversaries among the negatives."""
+        """The adversarial negatives."""
         return next(part for part in self.contrast.negatives if isinstance(part, Bank))
 
     def forward(self, pair: Pair) -> tuple[Tensor, Metrics]:
-        """The contrast, minus what the bank wants of it."""
+        """Return the contrast minus the bank's own objective."""
         if self.bank.filling:
             alone: tuple[Tensor, Metrics] = self.contrast(pair, among=[self.bank])
             return alone
         loss, metrics = self.contrast(pair)
-        seen = Pair(*(part.detach() for part in pair))
-        rival = self.contrast.coupling(self.contrast.terms(seen, self.tau, live=True)).mean()
+        detached = Pair(*(part.detach() for part in pair))
+        rival = self.contrast.coupling(self.contrast.terms(detached, self.tau, live=True)).mean()
         return loss - rival, metrics | {"rival": rival.detach()}
 
     def at(self, progress: float) -> None:
-        """Move JCL's ramp."""
+        """Set JCL's lambda."""
         self.contrast.at(progress)
 
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
-        """Fill the bank."""
+        """Pass the keys to the bank, which stores them while it fills."""
         return self.contrast.push(keys, image_ids, noise)
 
 
 class Align(nn.Module):
-    """BYOL, SimSiam, MSBReg: come close to the (centroid of the) keys; no negatives, no temperature."""
+    """Move queries towards the centroid of their keys; no negatives (BYOL, SimSiam, MSBReg)."""
 
     pool: Pool | None = None
+    unit_vectors = True
 
     def __init__(self, *, squared: bool, renormalise: bool = True) -> None:
         super().__init__()
-        self.squared, self.renormalise = squared, renormalise
+        self.squared = squared
+        self.renormalise = renormalise
 
     def forward(self, pair: Pair) -> tuple[Tensor, Metrics]:
-        """Mean squared distance (BYOL: 2 - 2 cos for unit vectors) or negative cosine (SimSiam)."""
+        """Return the mean squared distance (BYOL) or the mean negative cosine (SimSiam).
+
+        The squared distance of unit vectors is 2 - 2 cos.
+        """
         key = centroid(pair.keys, self.renormalise)
         similarity = (pair.query * key).sum(-1)
         loss = ((pair.query - key) ** 2).sum(-1).mean() if self.squared else -similarity.mean()
         return loss, {"align": loss.detach(), "positive": similarity.detach().mean()}
 
     def at(self, progress: float) -> None:
-        """Nothing changes with time."""
+        """Do nothing: nothing changes over training."""
 
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
-        """Nothing to keep."""
+        """Keep nothing."""
         return False
 
 
 @torch.no_grad()
 def mean_score(parts: Iterable[nn.Module], scores: list[Tensor]) -> Tensor:
-    """The mean () of the scores (N,K) of each part but the excluded ones; one pass where a part excludes none."""
-    total, count = scores[0].new_zeros(()), scores[0].new_zeros(())
-    for part, some in zip(parts, scores, strict=True):
-        if not getattr(part, "masked", True):
-            total, count = total + some.sum(), count + some.numel()
+    """Return the mean () of the scores (N,K) of all parts, without the excluded ones."""
+    total = scores[0].new_zeros(())
+    count = scores[0].new_zeros(())
+    for part, values in zip(parts, scores, strict=True):
+        if getattr(part, "masked", True):
+            included = values != -torch.inf
+            total = total + torch.where(included, values, 0).sum()
+            count = count + included.sum()
         else:
-            there = some != -torch.inf
-            total, count = total + torch.where(there, some, 0).sum(), count + there.sum()
+            total = total + values.sum()
+            count = count + values.numel()
     return total / count
 
 
 def centroid(vectors: Tensor, renormalise: bool = True) -> Tensor:
-    """The mean direction (N,D) of unit vectors (M,N,D); their plain mean without renormalise."""
+    """Return the mean (N,D) of unit vectors (M,N,D), scaled to unit length if `renormalise`."""
     if len(vectors) == 1:
         return vectors[0]
     mean = vectors.mean(0)

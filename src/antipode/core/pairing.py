@@ -1,46 +1,49 @@
-"""Which view meets which: plain lists of (query views, key views). The number of views is one more than the largest."""
+"""Pairings: which view is compared with which, as lists of (query views, key views).
+
+Views are numbered from 0, and the number of views is one more than the largest number.
+"""
 
 Pairing = list[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def one_way() -> Pairing:
-    """MoCo: the first view asks, the second answers."""
+    """Return MoCo's pairing: the first view is the query, the second the key."""
     return [((0,), (1,))]
 
 
 def swap() -> Pairing:
-    """SimCLR, BYOL: both views ask."""
+    """Return the pairing of SimCLR and BYOL: each of two views is the query once."""
     return [((0,), (1,)), ((1,), (0,))]
 
 
 def crops(keys: int, total: int) -> Pairing:
-    """Multi-crop: the first `keys` views answer every other view."""
+    """Return multi-crop's pairing: the first `keys` views are the keys of every other view."""
     if not 0 < keys < total:
-        raise ValueError(f"multi-crop needs more views than the {keys} that answer, got {total}")
+        raise ValueError(f"multi-crop needs more views than its {keys} key views, got {total}")
     return [((query,), (key,)) for key in range(keys) for query in range(total) if query != key]
 
 
 def many_keys(count: int) -> Pairing:
-    """JCL: one query, `count` keys treated together."""
+    """Return JCL's pairing: one query and `count` keys treated together."""
     _at_least_one(count)
     return [((0,), tuple(range(1, count + 1)))]
 
 
 def each_key(count: int) -> Pairing:
-    """JCL's vanilla baseline (supplement 2): one query, `count` keys, an ordinary loss for each."""
+    """Return the pairing of JCL's vanilla baseline (supplement 2): a loss for each key."""
     _at_least_one(count)
     return [((0,), (key,)) for key in range(1, count + 1)]
 
 
 def halves(views: int) -> Pairing:
-    """MSBReg, primary form: the centroid of one half of the views meets that of the other half, both ways."""
+    """Return MSBReg's first form: the centroids of two halves of the views, both ways."""
     _even(views)
     first, second = tuple(range(views // 2)), tuple(range(views // 2, views))
     return [(first, second), (second, first)]
 
 
 def leave_one_out(views: int) -> Pairing:
-    """MSBReg, second form: each view meets the centroid of all others."""
+    """Return MSBReg's second form: each view against the centroid of all others."""
     _even(views)
     return [
         ((view,), tuple(other for other in range(views) if other != view)) for view in range(views)
@@ -48,13 +51,13 @@ def leave_one_out(views: int) -> Pairing:
 
 
 def everything(views: int) -> Pairing:
-    """MSBReg, third form: the centroid of all views meets the target's centroid of the same views."""
+    """Return MSBReg's third form: the centroid of all views against the target's centroid."""
     _even(views)
     return [(tuple(range(views)), tuple(range(views)))]
 
 
 def repeated(views: int) -> Pairing:
-    """Batch repetition (Hoffer et al., CVPR 2020): V/2 independent pairs of each image, no centroid."""
+    """Return batch repetition (Hoffer et al., CVPR 2020): V/2 independent pairs, no centroid."""
     _even(views)
     return [
         ((a,), (b,))
@@ -64,7 +67,7 @@ def repeated(views: int) -> Pairing:
 
 
 def views_of(pairing: Pairing) -> int:
-    """How many views a pairing needs."""
+    """Return the number of views that a pairing needs."""
     return 1 + max(view for queries, keys in pairing for view in queries + keys)
 
 

@@ -1,67 +1,77 @@
-"""How the views of a batch go through a network: one by one, or at once with or without common statistics.
+"""How the views of a batch pass through a network: one at a time, or together as one batch.
 
-Large kernels keep a GPU busier than small ones, so in a compiled step on a GPU views of one size go through as one
-batch. Where the paper gives each view statistics of its own, batch norm asks `views_apart` and keeps to it.
+Large kernels use a GPU better than small ones. In a compiled step on a GPU, views of one size
+therefore pass through the network together. Where a paper gives each view batch-norm statistics of
+its own, the layers get the number of views in the batch and keep the statistics separate.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-_APART = [1]
 
+class SeparateStatistics:
+    """Context in which batch-norm layers treat a batch as `views` equal parts.
 
-class Apart:
-    """Inside, a batch is `views` equal parts, and batch norm treats each as the batch of a pass of its own."""
+    Each part has its own statistics, as if it had passed through the network alone. `layers` are
+    the layers that `view_norms` returns.
+    """
 
-    def __init__(self, views: int) -> None:
+    def __init__(self, layers: Sequence[nn.Module], views: int) -> None:
+        self.layers = layers
         self.views = views
 
     def __enter__(self) -> None:
-        _APART[0] = self.views
+        if self.views > 1:
+            for layer in self.layers:
+                layer.views_in_batch = self.views  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
-        _APART[0] = 1
+        if self.views > 1:
+            for layer in self.layers:
+                layer.views_in_batch = 1  # type: ignore[assignment]
 
 
-def views_apart() -> int:
-    """How many views with statistics of their own the batch in flight consists of, one after the other."""
-    return _APART[0]
+def view_norms(*nets: nn.Module | None) -> list[nn.Module]:
+    """Return the batch-norm layers that can keep the statistics of several views separate."""
+    modules = [module for net in nets if net is not None for module in net.modules()]
+    return [module for module in modules if hasattr(module, "views_in_batch")]
 
 
-def ours(net: nn.Module | None) -> bool:
-    """Whether no batch norm of torch's own is inside, which would not ask."""
-    return net is None or not any(
-        isinstance(part, nn.modules.batchnorm._BatchNorm) for part in net.modules()
-    )
+def has_only_grouped_norm(*nets: nn.Module | None) -> bool:
+    """Return True if the networks hold none of torch's own batch-norm layers.
+
+    Those take statistics over the whole batch and cannot keep views separate.
+    """
+    modules = [module for net in nets if net is not None for module in net.modules()]
+    return not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
 
 
 def worth_it(images: list[Tensor]) -> bool:
-    """Whether views that could go one by one had better go at once: on a GPU, compiled.
+    """Return True if views that could pass one at a time are faster together: compiled, on a GPU.
 
-    Not compiled, batch norm in groups is many kernels where torch's own is one: BYOL's step took 41 ms for 14.
+    Without compilation, grouped batch norm takes many kernels where torch's takes one: BYOL's step
+    took 41 ms instead of 14.
     """
     return images[0].is_cuda and torch.compiler.is_compiling()
 
 
-def passes(images: list[Tensor], joint: bool, together: bool) -> Iterator[tuple[Tensor, int, int]]:
-    """What goes through a network at once, how many views it is, and how many of them have statistics of their own.
+def passes(images: list[Tensor], joint: bool, separable: bool) -> Iterator[tuple[Tensor, int, int]]:
+    """Yield the batches (B,C,H,W) that pass through a network, one after the other.
 
-    Neighbours of one size go through at once if `joint`, with common statistics, and if `together` also where that is
-    worth it: the same numbers as one by one.
+    With each batch come the number of views in it and how many of them have statistics of their
+    own. Consecutive views of one size form one batch if `joint` (with common statistics), and also
+    if they are `separable` and that is faster; the result is then the same as for one view at a
+    time.
     """
-    at_once, start = joint or (together and worth_it(images)), 0
-    while start < len(
-        images
-    ):  # spelt out: torch 2.11's compiler does not take itertools.groupby here
+    together = joint or (separable and worth_it(images))
+    start = 0
+    while start < len(images):  # not itertools.groupby: torch 2.11 cannot compile it here
         end = start + 1
-        while at_once and end < len(images) and images[end].shape == images[start].shape:
+        while together and end < len(images) and images[end].shape == images[start].shape:
             end += 1
         views = images[start:end]
-        yield (
-            (torch.cat(views) if len(views) > 1 else views[0]),
-            len(views),
-            1 if joint else len(views),
-        )
+        batch = torch.cat(views) if len(views) > 1 else views[0]
+        yield batch, len(views), 1 if joint else len(views)
         start = end

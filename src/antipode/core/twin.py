@@ -1,4 +1,4 @@
-"""Where keys come from: the network itself, itself without gradient, or a slow copy of it."""
+"""Twins: the source of keys. The network itself, with or without gradient, or a slow copy."""
 
 import copy
 import math
@@ -10,36 +10,40 @@ import torch
 from torch import Tensor, nn
 
 from antipode import dist, rng
-from antipode.core.passes import Apart, ours, passes
+from antipode.core.passes import SeparateStatistics, has_only_grouped_norm, passes, view_norms
 
-Momentum = Callable[[float], float]  # progress in [0,1] -> share of the old weights
+Momentum = Callable[[float], float]  # progress in [0,1] -> weight of the old value
 
 
 class Twin(Protocol):
     """What the learner needs of a twin."""
 
-    own: bool  # keys are the online network's own outputs
+    own: bool  # keys are the outputs of the online network
 
     def __call__(
         self, images: list[Tensor], z: list[Tensor], image_ids: Tensor, noise: Tensor
     ) -> list[Tensor]:
-        """Keys (N,D) for each view, from its images or from the online network's own z (empty where it saw none)."""
+        """Return keys (N,D) for each view.
+
+        They come from its images, or from the online network's outputs `z`, which are empty if
+        `own` is False.
+        """
 
     def at(self, progress: float) -> None:
-        """Set what changes with time."""
+        """Set what changes over training, for a step at `progress` in [0,1]."""
 
     def follow(self, online: nn.Module, restart: bool = False) -> None:
-        """Move after the online network's step; restart copies it."""
+        """Follow the online network after its step; `restart` copies its weights."""
 
 
 def constant(momentum: float) -> Momentum:
-    """MoCo: the same momentum always."""
+    """Return MoCo's momentum, which is constant."""
     _share(momentum)
     return partial(_constant, momentum=momentum)
 
 
 def cosine(momentum: float) -> Momentum:
-    """BYOL: from `momentum` to 1 along half a cosine, 1 - (1-m)(cos(pi t)+1)/2."""
+    """Return BYOL's momentum, which rises to 1 along half a cosine: 1 - (1-m)(cos(pi t)+1)/2."""
     _share(momentum)
     return partial(_cosine, momentum=momentum)
 
@@ -53,7 +57,9 @@ def _cosine(progress: float, momentum: float) -> float:
 
 
 class Shared(nn.Module):
-    """SimCLR: keys are the network's own outputs, with gradient; with stop=True (SimSiam) without."""
+    """Keys are the network's own outputs, with gradient (SimCLR) or, with stop=True, without
+    (SimSiam).
+    """
 
     own = True
 
@@ -64,24 +70,27 @@ class Shared(nn.Module):
     def forward(
         self, images: list[Tensor], z: list[Tensor], image_ids: Tensor, noise: Tensor
     ) -> list[Tensor]:
-        """The online outputs (N,D) of each view."""
+        """Return the online outputs (N,D) of each view."""
         return [x.detach() for x in z] if self.stop else z
 
     def at(self, progress: float) -> None:
-        """Nothing changes with time."""
+        """Do nothing: nothing changes over training."""
 
     def follow(self, online: nn.Module, restart: bool = False) -> None:
-        """It is the online network."""
+        """Do nothing: the twin is the online network."""
 
 
 class Ema(nn.Module):
-    """A copy that follows the online weights slowly: MoCo's key encoder, BYOL's target.
+    """An exponential moving average of the online network: MoCo's key encoder, BYOL's target.
 
-    Copied whole, head and all, and moved after the optimiser's step; MoCo's own order (before the next step's keys) is
-    the same thing. Weights are averaged, batch-norm buffers are not: the copy sees its own batches, as in the papers'
-    code. `shuffle` is MoCo's shuffle-BN: the batch goes through in an order that mixes the statistics groups, over all
-    ranks, drawn by image id, so that one device with g groups and g ranks compute the same. `joint` sends all views of
-    one size through in a single pass (JCL), otherwise each view has its own.
+    The whole encoder is copied, with its head, and updated after the optimiser's step; MoCo's own
+    order (before the next step's keys) gives the same result. Weights are averaged and batch-norm
+    buffers are not: the copy takes statistics of its own batches, as in the papers' code.
+
+    `shuffle` is MoCo's shuffled batch norm. The batch passes through in an order that mixes the
+    statistics groups over all ranks. The order is drawn by image id, so one device with g groups
+    and g ranks compute the same. `joint` passes all views of one size through in one batch (JCL);
+    otherwise each view passes alone.
     """
 
     own = False
@@ -92,37 +101,38 @@ class Ema(nn.Module):
     ) -> None:
         super().__init__()
         self.net = copy.deepcopy(online).requires_grad_(False)
-        self.momentum, self.shuffle, self.joint, self.together = (
-            momentum,
-            shuffle,
-            joint,
-            ours(self.net),
-        )
-        # two buffers' worth, since 1 - float32(0.999) is not float32(0.001); on the device for CUDA graphs
+        self.momentum = momentum
+        self.shuffle = shuffle
+        self.joint = joint
+        self.separable = has_only_grouped_norm(self.net)
+        self.norms = view_norms(self.net)
+        # both numbers are stored, since 1 - float32(0.999) is not float32(0.001);
+        # as a buffer, since a captured CUDA graph reads them from the device
         self.register_buffer("pace", torch.tensor([momentum(0.0), 1 - momentum(0.0)]))
 
     @torch.no_grad()
     def forward(
         self, images: list[Tensor], z: list[Tensor], image_ids: Tensor, noise: Tensor
     ) -> list[Tensor]:
-        """Keys (N,D) of each view, without gradient."""
+        """Return keys (N,D) of each view, without gradient."""
         keys: list[Tensor] = []
-        for x, views, apart in passes(images, self.joint, self.together):
-            with Apart(apart):
-                out = (
-                    self._shuffled(x, image_ids, noise, len(keys), apart)
-                    if self.shuffle
-                    else self.net(x)
-                )
+        for x, views, separate in passes(images, self.joint, self.separable):
+            with SeparateStatistics(self.norms, separate):
+                if self.shuffle:
+                    out = self._shuffled(x, image_ids, noise, len(keys), separate)
+                else:
+                    out = self.net(x)
             keys += out.chunk(views)
         return keys
 
     def _shuffled(
         self, x: Tensor, image_ids: Tensor, noise: Tensor, first: int, apart: int
     ) -> Tensor:
-        """The net's output (B,D) of images (B,C,H,W), view after view, that pass through it in a random order.
+        """Return the outputs (B,D) of images (B,C,H,W) that pass through the network in random
+        order.
 
-        Views that are kept `apart` have an order each, drawn by their place from `first` on.
+        The batch holds `apart` views that keep separate statistics. Each has an order of its own,
+        drawn by its number, counted from `first`.
         """
         views = torch.arange(len(x) // apart // len(image_ids), device=x.device)
         lots = [
@@ -142,14 +152,14 @@ class Ema(nn.Module):
         return torch.cat(back)
 
     def at(self, progress: float) -> None:
-        """Set the momentum for a step at `progress`."""
+        """Set the momentum for a step at `progress` in [0,1]."""
         momentum = self.momentum(progress)
-        self.pace[0].fill_(momentum)  # a copy from the host would make a GPU wait
+        self.pace[0].fill_(momentum)  # a copy from the host would synchronise with a GPU
         self.pace[1].fill_(1 - momentum)
 
     @torch.no_grad()
     def follow(self, online: nn.Module, restart: bool = False) -> None:
-        """w <- m w + (1-m) w_online, or a plain copy."""
+        """Set w <- m w + (1-m) w_online, or copy the weights if `restart`."""
         mine: list[Tensor] = [p.detach() for p in self.net.parameters()]
         theirs: list[Tensor] = [p.detach() for p in online.parameters()]
         if restart:

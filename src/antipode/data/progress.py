@@ -1,4 +1,4 @@
-"""A progress bar for long work, on a terminal only."""
+"""Progress bars for long loops, shown only on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -6,14 +6,18 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
-WORTH = 2000  # fewer items are done before a bar would be read
+WORTH = 2000  # fewer items finish too quickly for a bar to be useful
 
 
 @contextmanager
 def bar(
     count: int, what: str, *, show: bool = True, least: int = WORTH
 ) -> Iterator[Callable[[int], None]]:
-    """A function to call with the number of items done; its bar is on stderr, where that is a terminal."""
+    """Show a progress bar on stderr and yield a function that advances it by a number of items.
+
+    No bar is shown if stderr is not a terminal, if `show` is False, or for fewer than `least`
+    items.
+    """
     if not (show and count >= least and sys.stderr.isatty()):
         yield lambda done: None
         return
@@ -38,8 +42,8 @@ def bar(
 
 
 def track(items: Iterable[Item], count: int, what: str, *, least: int = WORTH) -> Iterator[Item]:
-    """The items, with a bar."""
-    with bar(count, what, least=least) as done:
+    """Yield the items and show a progress bar."""
+    with bar(count, what, least=least) as advance:
         for item in items:
             yield item
-            done(1)
+            advance(1)

@@ -1,4 +1,7 @@
-"""Alignment and uniformity of pairs of augmented views (Wang & Isola, ICML 2020). N images, D features."""
+"""Alignment and uniformity of pairs of augmented views (Wang & Isola, ICML 2020).
+
+Shapes: N images, D features.
+"""
 
 from itertools import islice
 
@@ -8,74 +11,79 @@ from torch import Tensor
 from antipode.data.loader import Loader
 from antipode.data.progress import bar
 from antipode.data.views.operation import Centre
-from antipode.data.views.policy import View, mocov2
+from antipode.data.views.policy import View, crop_and_colour
 from antipode.data.views.views import Views
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
 from antipode.functional import alignment, uniformity
 
-IMAGES = 4096  # uniformity compares all with all
+IMAGES = 4096  # the maximum number of images: uniformity compares all pairs of them
 BATCH = 256
 
 
-def spread(task: Task) -> Result:
-    """Alignment of backbone features: the mean squared distance of two views of an image, at length one.
+def alignment_uniformity(task: Task) -> Result:
+    """Compute the alignment of backbone features.
 
-    With it uniformity, the mean of both views', and both of the head where there is one. Views are MoCo v2's whatever
-    the run was trained with, so that runs compare; labels are not read.
+    It is the mean squared distance between the features of two views of an image, scaled to unit
+    length. The uniformity is added to the result: the mean of the values of both views. Alignment
+    and uniformity of the projection head are added if there is a head. The views are those of MoCo
+    v2, whatever the run was trained with, so that runs can be compared. No label is read.
     """
     split = "train" if task.splits.test is None else "test"
-    found = pairs(task)
+    features = pairs(task)
     more: dict[str, float] = {}
-    for of, (x, y) in found.items():
+    for of, (x, y) in features.items():
         if not (x.isfinite().all() and y.isfinite().all()):
-            raise ValueError(f"the {of} has features that are infinite or not a number")
+            raise ValueError(f"the {of} has features that are NaN or infinite")
         name = "" if of == "backbone" else f"{of} "
         more[f"{name}alignment"] = alignment(x, y).item()
         more[f"{name}uniformity"] = ((uniformity(x) + uniformity(y)) / 2).item()
     settings = {
         "value": "alignment of backbone features",
-        "views": "two of mocov2, pixels as in evaluation",
+        "views": "two of MoCo v2, pixels as in evaluation",
         "alpha": 2,
         "t": 2,
         "uniformity": "mean of both views, pairs of different images",
     }
     value = more.pop("alignment")
-    return Result(
-        value, "mean squared distance", settings, len(found["backbone"][0]), more, split=split
-    )
+    count = features["backbone"].shape[1]
+    return Result(value, "mean squared distance", settings, count, more, split=split)
 
 
 @torch.no_grad()
 def pairs(task: Task) -> dict[str, Tensor]:
-    """Features (2,N,D) of two views each of seeded images, of the backbone and of the head where there is one."""
+    """Return features (2,N,D) of two views of each of N images.
+
+    The keys are "backbone" and, if there is a projection head, "head". The seed of the task decides
+    which images and which views are drawn.
+    """
     source = task.splits.train if task.splits.test is None else task.splits.test
     if len(source) < 2:
         raise ValueError(
-            f"uniformity compares images with each other, and {task.splits.name} has {len(source)}"
+            f"uniformity needs at least two images, but {task.splits.name} has {len(source)}"
         )
     count = min(IMAGES, len(source))
     steps = -(-count // BATCH)
-    batch = count // steps  # equal batches: of 1,000 images no more than three are left out
+    batch = count // steps  # equal batches: of 1,000 images at most three are left out
     loader = Loader(
         source, twice(task.eval_view), batch=batch, epochs=1, seed=task.seed, device=task.device
     )
+    head = task.projection()
     rows: dict[str, list[Tensor]] = {}
     with bar(steps * batch, "views") as done:
         for _, _, made in islice(loader.steps(), steps):
             x = [task.backbone(view) for view in made.views]
             rows.setdefault("backbone", []).append(torch.stack(x).float())
-            if task.head is not None:
-                rows.setdefault("head", []).append(
-                    torch.stack([task.head(each) for each in x]).float()
-                )
+            if head is not None:
+                projections = torch.stack([head(features) for features in x])
+                rows.setdefault("head", []).append(projections.float())
             done(batch)
     return {of: torch.cat(parts, 1) for of, parts in rows.items()}
 
 
 def twice(eval_view: Views) -> Views:
-    """MoCo v2's two views, then the pixels as the backbone has always seen them."""
+    """Return MoCo v2's two views, with the pixel normalisation of the evaluation view."""
     view = eval_view.policy[0]
-    chance = mocov2(view.size, eval_view.normal)[0].operations[:-1]
+    random = crop_and_colour(view.size, eval_view.normal)[0].operations[:-1]
     rest = [operation for operation in view.operations if not isinstance(operation, Centre)]
-    return Views(2 * [View(view.size, (*chance, *rest))], eval_view.normal)
+    return Views(2 * [View(view.size, (*random, *rest))], eval_view.normal)

@@ -1,9 +1,8 @@
 """Linear classifiers on a frozen backbone, trained on augmented images.
 
-N images, S classifiers side by side, C classes, D features, H W pixels.
+Shapes: N images, S classifiers that are trained side by side, C classes, D features, H W pixels.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -21,16 +20,23 @@ from antipode.data.views.policy import View, linear
 from antipode.data.views.views import Views
 from antipode.evaluation.task import Task
 from antipode.optim import set_rate
+from antipode.training.graph import CapturedStep
 
-Factor = Callable[[int, int], float]  # step, steps in an epoch -> share of the base rate
-Features = Callable[[Tensor], Tensor]  # views (N,C,H,W) -> features (N,D)
-Body = Callable[[Tensor, Tensor], None]  # image ids (N,), key () of the views' draws
-WARM = 3  # steps before a capture, as CUDA graphs demand
-CROP = (0.08, 1.0)  # share of an image that a crop in training has
+# step, steps per epoch -> factor of the base learning rate
+Factor = Callable[[int, int], float]
+# views (N,C,H,W) -> features (N,D)
+Features = Callable[[Tensor], Tensor]
+# image ids (N,), key () of the random draws for the views
+Body = Callable[[Tensor, Tensor], None]
+
+CROP = (0.08, 1.0)  # the share of the image area that a training crop covers
 
 
 class Heads(nn.Module):
-    """S linear classifiers (C,D) that see the same features; all start alike, so that only their rates differ."""
+    """S linear classifiers (C,D) on the same features.
+
+    All start from the same weights, so that they differ only by their learning rates.
+    """
 
     def __init__(self, count: int, classes: int, width: int, *, std: float, seed: int) -> None:
         super().__init__()
@@ -39,31 +45,41 @@ class Heads(nn.Module):
         self.biases = nn.ParameterList(torch.zeros(classes) for _ in range(count))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (S,N,C) of features (N,D)."""
-        weights, biases = torch.stack(list(self.weights)), torch.stack(list(self.biases))
+        """Return the logits (S,N,C) of features (N,D)."""
+        weights = torch.stack(list(self.weights))
+        biases = torch.stack(list(self.biases))
         return torch.baddbmm(biases[:, None], x.expand(len(weights), -1, -1), weights.mT)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """The sum () of the classifiers' mean cross-entropies: none has a part in another's gradient."""
+        """Return the sum () over classifiers of the mean cross-entropy.
+
+        It is a sum, so that the gradient of a classifier does not depend on the others.
+        """
         logits = self(x)
         return len(logits) * F.cross_entropy(logits.flatten(0, 1), y.repeat(len(logits)))
 
     def finite(self) -> list[bool]:
-        """Which of the S have not overflowed: the others would still score something."""
+        """Return for each classifier whether all its weights are finite.
+
+        A classifier whose weights have overflowed would still get an accuracy.
+        """
         pairs = zip(self.weights, self.biases, strict=True)
         return [bool(weight.isfinite().all() and bias.isfinite().all()) for weight, bias in pairs]
 
 
 def width(task: Task) -> int:
-    """D."""
-    blank = torch.zeros(
-        1, task.splits.channels, task.size, task.size, dtype=torch.uint8, device=task.device
-    )
+    """Return the number of features D of the backbone."""
+    shape = (1, task.splits.channels, task.size, task.size)
+    blank = torch.zeros(shape, dtype=torch.uint8, device=task.device)
     return embed(task.backbone, task.eval_view(blank)[0]).shape[1]
 
 
 def augmented(eval_view: Views) -> Views:
-    """Crop and flip in place of the centre, then the pixels as the backbone has always seen them."""
+    """Return the views to train a classifier: a random crop and flip, not the centre crop.
+
+    The operations after the crop are those of the evaluation view, so that the backbone gets pixels
+    that are normalised as in its own training.
+    """
     view = eval_view.policy[0]
     crop = linear(view.size, eval_view.normal, scale=CROP)[0].operations[0]
     rest = [operation for operation in view.operations if not isinstance(operation, Centre)]
@@ -72,20 +88,25 @@ def augmented(eval_view: Views) -> Views:
 
 @torch.no_grad()
 def embed(backbone: nn.Module, view: Tensor) -> Tensor:
-    """Features float32 (N,D) of views (N,C,H,W); bfloat16 inside on a GPU; in parts, as 4096 images may not fit."""
+    """Return float32 features (N,D) of views (N,C,H,W).
+
+    On a GPU the backbone computes in bfloat16. The views are processed in parts, because a batch of
+    4096 images may not fit into memory.
+    """
     if not view.is_cuda:
-        return torch.cat([backbone(few) for few in torch.split(view, 256)]).float()
+        return torch.cat([backbone(part) for part in torch.split(view, 256)]).float()
     view = view.contiguous(memory_format=torch.channels_last)
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=torch.cuda.is_bf16_supported()):
-        return torch.cat([backbone(few) for few in torch.split(view, 1024)]).float()
+        return torch.cat([backbone(part) for part in torch.split(view, 1024)]).float()
 
 
 @torch.no_grad()
 def judge(
     task: Task, heads: Heads, source: Source, features: Features
 ) -> tuple[list[float], list[float]]:
-    """Top-1 and top-5 accuracy in percent of each of S classifiers."""
-    labels, hits = _labels(source, task.device), []
+    """Return the top-1 and the top-5 accuracy in percent of each of the S classifiers."""
+    labels = _labels(source, task.device)
+    hits = []
     with bar(len(source), "test") as done:
         for view, ids in in_order(source, task.eval_view, device=task.device):
             logits = heads(features(view))  # (S,N,C)
@@ -107,7 +128,20 @@ def fit(
     batch: int,
     epochs: int,
 ) -> None:
-    """Train on crops of a source, each optimiser from its own rate on. The host waits for the device once an epoch."""
+    """Train classifiers on random crops of a source.
+
+    The host synchronises with the device once per epoch.
+
+    Args:
+        task: the backbone and the data set.
+        heads: the classifiers, which are trained in place.
+        source: the images and labels.
+        features: function from views (N,C,H,W) to features (N,D).
+        moves: each optimiser with its base learning rate.
+        factor: the factor of the base learning rates at a step.
+        batch: the batch size.
+        epochs: the number of epochs.
+    """
     loader = Loader(
         source,
         augmented(task.eval_view),
@@ -121,22 +155,26 @@ def fit(
     def learn(view: Tensor, image_ids: Tensor) -> None:
         for optimiser, _ in moves:
             optimiser.zero_grad(set_to_none=True)
-        heads.loss(features(view), labels.index_select(0, image_ids)).backward()  # type: ignore[no-untyped-call]
+        loss = heads.loss(features(view), labels.index_select(0, image_ids))
+        loss.backward()  # type: ignore[no-untyped-call]
         for optimiser, _ in moves:
             optimiser.step()
 
     with bar(loader.total * batch, "classifier") as done:
-        for step, go in _steps(loader, learn):
+        for step, take_step in _steps(loader, learn):
             for optimiser, rate in moves:
                 set_rate(optimiser, rate * factor(step, loader.per_epoch))
-            go()
+            take_step()
             done(batch)
 
 
 def _steps(
     loader: Loader, learn: Callable[[Tensor, Tensor], None]
 ) -> Iterator[tuple[int, Callable[[], None]]]:
-    """Every step and what does it: a CUDA graph where the images lie on a GPU."""
+    """Yield the number of each step and a function that takes it.
+
+    If the images are in the memory of a GPU, the steps run as a CUDA graph.
+    """
     source = loader.source
     if not isinstance(source, Memory):
         for step, _, batch in loader.steps():
@@ -144,61 +182,17 @@ def _steps(
         return
 
     def body(image_ids: Tensor, key: Tensor) -> None:
-        chance = uniforms(key, image_ids, loader.views)
-        learn(loader.views.apply(source.images.index_select(0, image_ids), chance)[0], image_ids)
+        draws = uniforms(key, image_ids, loader.views)
+        learn(loader.views.apply(source.images.index_select(0, image_ids), draws)[0], image_ids)
 
-    run: Body = Graph(body, loader.batch, loader.device) if loader.device.type == "cuda" else body
-    for step, _, image_ids, key in loader.plan():
-        yield step, partial(run, image_ids, key)
-
-
-class Graph:
-    """A step as one CUDA graph. A network that cannot be captured, because it asks the host, runs without."""
-
-    def __init__(self, body: Body, count: int, device: torch.device) -> None:
-        self.body = body
-        self.image_ids = torch.zeros(count, dtype=torch.int64, device=device)
-        self.key = torch.zeros((), dtype=torch.int64, device=device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.done, self.able = 0, True
-
-    def __call__(self, image_ids: Tensor, key: Tensor) -> None:
-        """The step of these images (N,)."""
-        self.image_ids.copy_(image_ids)
-        self.key.copy_(key)
-        if self.able and self.graph is None and self.done == WARM:
-            self._capture()
-        self.done += 1
-        if self.graph is not None:
-            self.graph.replay()
-        else:
-            self._aside()
-
-    def _aside(self) -> None:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self.body(self.image_ids, self.key)
-        torch.cuda.current_stream().wait_stream(stream)
-
-    def _capture(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                self.body(self.image_ids, self.key)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            self.able = False
-            reason = (str(error).strip().splitlines() or ["no reason given"])[0]
-            warnings.warn(
-                f"the classifier trains without a CUDA graph, which failed ({reason[:200]})",
-                stacklevel=2,
-            )
-        else:
-            self.graph = graph
+    train_step: Body = body
+    if loader.device.type == "cuda":
+        train_step = CapturedStep(body, loader.batch, loader.device, what="the classifier's step")
+    for number, _, image_ids, key in loader.plan():
+        yield number, partial(train_step, image_ids, key)
 
 
 def _labels(source: Source, device: torch.device) -> Tensor:
-    assert source.labels is not None  # Task.labelled has seen to it
+    """Return the labels (N,) of a source that `Task.labelled` has checked."""
+    assert source.labels is not None
     return source.labels.to(device)

@@ -1,9 +1,12 @@
-"""Detectors around one of our ResNets, on torchvision's R-CNN: what MoCo, EqCo and MSBReg fine-tune.
+"""R-CNN detectors on a ResNet backbone: the networks that MoCo, EqCo and MSBReg fine-tune.
 
-The backbone given is copied and all of it is trained (Detectron2's FREEZE_AT 0). Every batch norm has one set of
-statistics over all ranks: plain batch norm on one device, Detectron2's naive SyncBN on several, which MoCo asks for
-because the exact one varied more. N images, M boxes, C channels, H W pixels. Numbers are Detectron2's (its
-config/defaults.py and configs/Base-RCNN-FPN.yaml) and MoCo's (detection/configs/Base-RCNN-C4-BN.yaml).
+The detectors are torchvision's. The given backbone is copied, and all of its layers are trained
+(Detectron2's FREEZE_AT 0). Every batch norm has one set of statistics over all ranks. On one device
+this is plain batch norm; on several it is Detectron2's naive SyncBN, which MoCo uses because exact
+SyncBN varied more.
+
+Hyper-parameters are from Detectron2 (config/defaults.py and configs/Base-RCNN-FPN.yaml) and MoCo
+(detection/configs/Base-RCNN-C4-BN.yaml). N images, M boxes, C channels, H W pixels.
 """
 
 import copy
@@ -32,16 +35,24 @@ from antipode.nets.norm import convert
 
 LAYERS = ("layer1", "layer2", "layer3", "layer4")
 RATIOS = (0.5, 1.0, 2.0)  # height to width of an anchor
-WIDEST = 400  # positions along the short side of the first map: 200 with ImageNet's stem, 400 with `half`
+# Largest allowed short side of layer1's feature map. Images of 800 px give 200 with the stem
+# `imagenet` and 400 with the stem `half`.
+WIDEST = 400
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a detector is besides its backbone, in pixels of the resized image. The defaults are Detectron2's.
+    """The hyper-parameters of a detector besides its backbone. The defaults are Detectron2's.
 
-    sides: short sides, one drawn for each training image, the last for the test; anchors: five side lengths; width:
-    channels of the pyramid and of the heads on it (their fc have four times as many); rois: boxes an image trains the
-    heads on.
+    Args:
+        sides: the short sides of resized images in pixels. Each training image gets a random one,
+            test images get the last one.
+        longest: the largest long side of resized images in pixels.
+        anchors: the five side lengths of the anchors, in pixels of the resized image.
+        width: the channels of the feature pyramid and of the heads on it. The fully connected
+            layers of these heads have four times as many.
+        rois: the number of boxes per image on which the heads are trained.
+        mean, std: the mean and standard deviation by which images in [0,1] are normalised.
     """
 
     sides: tuple[int, ...] = (800,)
@@ -55,7 +66,7 @@ class Form:
     def __post_init__(self) -> None:
         if not self.sides or min(self.sides) < 32 or max(self.sides) > self.longest:
             raise ValueError(
-                f"the short sides of images lie between 32 and the longest {self.longest}: {self.sides}"
+                f"short sides must lie between 32 and longest ({self.longest}), got {self.sides}"
             )
         if (
             len(self.anchors) != 5
@@ -63,20 +74,23 @@ class Form:
             or self.anchors[0] < 1
         ):
             raise ValueError(
-                f"a detector has five anchors that rise from 1 px or more, not {self.anchors}"
+                f"anchors must be five increasing side lengths of at least 1 px, got {self.anchors}"
             )
         if self.width < 1 or self.rois < 1:
-            raise ValueError(
-                f"the heads need a width and boxes to train on, got {self.width} and {self.rois}"
-            )
+            raise ValueError(f"width and rois must be at least 1, got {self.width} and {self.rois}")
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError(
-                f"images have three means and positive deviations, not {self.mean} and {self.std}"
+                "mean must have three values and std three positive values, "
+                f"got {self.mean} and {self.std}"
             )
 
 
 class Trunk(nn.Sequential):
-    """A ResNet up to and with layer3: images (N,3,H,W) -> map (N,out_channels,H/16,W/16) with ImageNet's stem."""
+    """A ResNet up to and including layer3.
+
+    Maps images (N,3,H,W) to a feature map. With ImageNet's stem, the map is
+    (N,out_channels,H/16,W/16).
+    """
 
     def __init__(self, net: Any) -> None:
         names = ("conv1", "bn1", "relu", "maxpool", *LAYERS[:3])
@@ -85,53 +99,65 @@ class Trunk(nn.Sequential):
 
 
 class Crops(nn.Module):
-    """What is in boxes, each cut from the map of its size: a list of N times (M,4) -> (N*M,C,size,size).
+    """RoI pooling: maps N lists of boxes (M,4) to their features (N*M,C,size,size).
 
-    Detectron2's ROIAlignV2: shifted by half a pixel of the map, as many samples as a bin has pixels. torchvision's
-    own pooler cannot shift. A box of 224 px goes to the third of the pyramid's maps (FPN, eq. 1), that is of 7 times
-    the smallest anchor.
+    This is Detectron2's ROIAlignV2: coordinates are shifted by half a pixel of the feature map, and
+    every bin takes as many samples as it covers pixels. torchvision's own pooler cannot shift.
+    Each box is cut from the level of the pyramid that fits its size (FPN, eq. 1). A box of 7 times
+    the smallest anchor, which is 224 px by default, is cut from the third level.
+
+    Args:
+        size: the side of the output, in bins.
+        steps: the stride of each level of the pyramid, in pixels.
+        smallest: the smallest anchor, in pixels.
     """
 
     def __init__(self, size: int, steps: list[int], smallest: int) -> None:
         super().__init__()
-        self.size, self.steps, self.unit = size, steps, 1.75 * smallest
+        self.size = size
+        self.steps = steps
+        # log2(7 / 1.75) = 2: a box of 7 times the smallest anchor gets level 2, the third
+        self.unit = 1.75 * smallest
 
     def forward(
         self, maps: dict[str, Tensor], boxes: list[Tensor], shapes: list[tuple[int, int]]
     ) -> Tensor:
-        """The crops of all images in a row; `shapes`, the images' sizes, are in torchvision's call only."""
-        every = torch.cat(boxes)
-        owner = torch.arange(len(boxes), device=every.device).repeat_interleave(
-            torch.tensor([len(part) for part in boxes], device=every.device)
+        """Return the crops of all images, concatenated.
+
+        `shapes` is unused; torchvision passes it to every pooler.
+        """
+        all_boxes = torch.cat(boxes)
+        image_index = torch.arange(len(boxes), device=all_boxes.device).repeat_interleave(
+            torch.tensor([len(part) for part in boxes], device=all_boxes.device)
         )
-        rois = torch.cat([owner[:, None].to(every), every], 1)
+        rois = torch.cat([image_index[:, None].to(all_boxes), all_boxes], 1)
         level = (
-            torch.log2(box_area(every).sqrt() / self.unit + 1e-6)
+            torch.log2(box_area(all_boxes).sqrt() / self.unit + 1e-6)
             .floor()
             .clamp(0, len(self.steps) - 1)
         )
         crops = maps["0"].new_zeros(len(rois), maps["0"].shape[1], self.size, self.size)
         for number, step in enumerate(self.steps):
-            at = (level == number).nonzero().flatten()
-            crops[at] = roi_align(
-                maps[str(number)], rois[at], self.size, 1 / step, sampling_ratio=0, aligned=True
+            rows = (level == number).nonzero().flatten()
+            crops[rows] = roi_align(
+                maps[str(number)], rois[rows], self.size, 1 / step, sampling_ratio=0, aligned=True
             )
         return crops
 
 
 def c4(backbone: nn.Module, classes: int, form: Form) -> FasterRCNN:
-    """Faster R-CNN whose proposals come from layer3 and whose head is layer4 and one more batch norm (MoCo's C4).
+    """Build MoCo's C4 detector: Faster R-CNN with proposals from layer3.
 
-    `classes` counts the objects' classes, without the background. In training it maps a list of images (3,H,W) in
-    [0,1] and their targets to losses, else images to boxes, labels and scores.
+    The head is layer4 with one more batch norm. `classes` is the number of object classes, without
+    the background. In training mode the detector maps a list of images (3,H,W) in [0,1] and their
+    targets to losses; in eval mode it maps images to boxes, labels and scores.
     """
     net = _resnet(backbone, form)
     head = nn.Sequential(
         OrderedDict(
             layer4=net.layer4,
-            norm=nn.BatchNorm2d(
-                widths(net)[3]
-            ),  # after the last ReLU, before the mean: MoCo, Res5ROIHeadsExtraNorm
+            # after the last ReLU and before the mean, as in MoCo's Res5ROIHeadsExtraNorm
+            norm=nn.BatchNorm2d(widths(net)[3]),
             pool=nn.AdaptiveAvgPool2d(1),
             flat=nn.Flatten(),
         )
@@ -145,16 +171,18 @@ def c4(backbone: nn.Module, classes: int, form: Form) -> FasterRCNN:
         rpn_post_nms_top_n_test=1_000,
         box_head=head,
         box_predictor=_predictor(widths(net)[3], classes),
-        **_images(form),
+        **_common(form),
     )
     detector.roi_heads.box_roi_pool = Crops(14, strides(net)[2:3], form.anchors[0])
-    return _trained(detector)
+    return _trainable(detector)
 
 
 def fpn(backbone: nn.Module, classes: int, form: Form) -> FasterRCNN:
-    """Faster R-CNN on a pyramid, with a head of four 3x3 convolutions and one fc, batch norm in all (EqCo B.5).
+    """Build EqCo's detector (appendix B.5): Faster R-CNN on a feature pyramid.
 
-    Called as `c4`. The proposal network keeps its one convolution without norm, as in Detectron2 and cvpods.
+    The head has four 3x3 convolutions and one fully connected layer. Backbone, pyramid and head
+    have batch norm. The proposal network has one convolution without batch norm, as in Detectron2
+    and cvpods. Arguments, inputs and outputs are those of `c4`.
     """
     net = _resnet(backbone, form)
     head = FastRCNNConvFCHead(
@@ -164,16 +192,18 @@ def fpn(backbone: nn.Module, classes: int, form: Form) -> FasterRCNN:
         _pyramid(net, form),
         box_head=head,
         box_predictor=_predictor(4 * form.width, classes),
-        **_pyramidal(form),
+        **_on_pyramid(form),
     )
     detector.roi_heads.box_roi_pool = Crops(7, strides(net), form.anchors[0])
-    return _trained(detector)
+    return _trainable(detector)
 
 
 def mask_fpn(backbone: nn.Module, classes: int, form: Form) -> MaskRCNN:
-    """Mask R-CNN on a pyramid, batch norm in backbone and pyramid, Detectron2's heads without (MSBReg's).
+    """Build MSBReg's detector: Mask R-CNN on a feature pyramid.
 
-    Called as `c4`, with masks (M,H,W) in the targets and probabilities (M,1,H,W) in what it finds.
+    Backbone and pyramid have batch norm; the heads are Detectron2's, without batch norm. Arguments,
+    inputs and outputs are those of `c4`. The targets also have masks (M,H,W), and the outputs mask
+    probabilities (M,1,H,W).
     """
     net = _resnet(backbone, form)
     detector = MaskRCNN(
@@ -182,11 +212,11 @@ def mask_fpn(backbone: nn.Module, classes: int, form: Form) -> MaskRCNN:
         box_predictor=_predictor(4 * form.width, classes),
         mask_head=MaskRCNNHeads(form.width, [form.width] * 4, 1),
         mask_predictor=MaskRCNNPredictor(form.width, form.width, classes + 1),
-        **_pyramidal(form),
+        **_on_pyramid(form),
     )
     detector.roi_heads.box_roi_pool = Crops(7, strides(net), form.anchors[0])
     detector.roi_heads.mask_roi_pool = Crops(14, strides(net), form.anchors[0])
-    return _trained(detector)
+    return _trainable(detector)
 
 
 DETECTORS: dict[str, Callable[[nn.Module, int, Form], FasterRCNN]] = {
@@ -197,47 +227,59 @@ DETECTORS: dict[str, Callable[[nn.Module, int, Form], FasterRCNN]] = {
 
 
 def widths(net: Any) -> list[int]:
-    """The channels of layer1 to layer4."""
-    last = [
+    """Return the number of output channels of layer1 to layer4."""
+    last_convolutions = [
         [part for part in getattr(net, name).modules() if isinstance(part, nn.Conv2d)][-1]
         for name in LAYERS
     ]
-    return [convolution.out_channels for convolution in last]
+    return [convolution.out_channels for convolution in last_convolutions]
 
 
 def strides(net: Any) -> list[int]:
-    """Pixels from one position to the next in the maps of layer1 to layer4; 4, 8, 16, 32 with ImageNet's stem."""
+    """Return the strides of layer1 to layer4 in image pixels: 4, 8, 16, 32 with ImageNet's stem."""
     first: int = net.conv1.stride[0] * getattr(net.maxpool, "stride", 1)
     return [first << number for number in range(4)]
 
 
 def _resnet(backbone: nn.Module, form: Form) -> Any:
-    """A copy of the ResNet in a backbone, refused where it is none or its maps would be too large."""
+    """Return a copy of the ResNet in a backbone.
+
+    Raises ValueError if the backbone is no ResNet, if it does not take colour images, or if its
+    feature maps would be too large.
+    """
     bare = backbone.net if isinstance(backbone, Wrapped) else backbone
     if not isinstance(bare, ResNet | torchvision.models.ResNet):
         raise ValueError(
-            f"detection needs a ResNet with its four stages, and this backbone is a {type(bare).__name__}"
+            "detection needs a ResNet with its four stages, "
+            f"but the backbone is a {type(bare).__name__}"
         )
     if bare.conv1.in_channels != 3:
         raise ValueError(
-            f"detection is on colour images, and the backbone takes {bare.conv1.in_channels} channels"
+            "detection needs a backbone for images of 3 channels, "
+            f"but this one takes {bare.conv1.in_channels}"
         )
-    most = WIDEST * strides(bare)[0]
-    if max(form.sides) > most:
+    stride = strides(bare)[0]
+    limit = WIDEST * stride
+    if max(form.sides) > limit:
         raise ValueError(
-            f"the backbone's stem leaves maps of 1/{strides(bare)[0]} of the image, too large for images of "
-            f"{max(form.sides)} px: use short sides up to {most}, or a backbone with the stem imagenet"
+            f"the feature maps of the backbone (1/{stride} of the image side) are too large for "
+            f"images of {max(form.sides)} px: use short sides of at most {limit} px, or a backbone "
+            "with the stem imagenet"
         )
     return copy.deepcopy(bare)
 
 
 def _pyramid(net: Any, form: Form) -> BackboneWithFPN:
+    """Return the feature pyramid on layer1 to layer4."""
     names = {layer: str(number) for number, layer in enumerate(LAYERS)}
     return BackboneWithFPN(net, names, widths(net), form.width, norm_layer=nn.BatchNorm2d)
 
 
-def _pyramidal(form: Form) -> dict[str, Any]:
-    """A detector's arguments on a pyramid: one anchor a map, proposals counted per map."""
+def _on_pyramid(form: Form) -> dict[str, Any]:
+    """Return torchvision's keyword arguments for a detector on a pyramid.
+
+    Each level has one anchor size. The limits on proposals apply to each level.
+    """
     return {
         "rpn_anchor_generator": AnchorGenerator(
             tuple((anchor,) for anchor in form.anchors), (RATIOS,) * 5
@@ -246,11 +288,12 @@ def _pyramidal(form: Form) -> dict[str, Any]:
         "rpn_pre_nms_top_n_test": 1_000,
         "rpn_post_nms_top_n_train": 1_000,
         "rpn_post_nms_top_n_test": 1_000,
-        **_images(form),
+        **_common(form),
     }
 
 
-def _images(form: Form) -> dict[str, Any]:
+def _common(form: Form) -> dict[str, Any]:
+    """Return torchvision's keyword arguments that all detectors share."""
     return {
         "min_size": form.sides,
         "max_size": form.longest,
@@ -261,16 +304,22 @@ def _images(form: Form) -> dict[str, Any]:
 
 
 def _predictor(width: int, classes: int) -> FastRCNNPredictor:
-    """Fast R-CNN's last layers and their small start: torchvision's own start is that of any linear layer."""
+    """Return Fast R-CNN's output layers with its small initial weights.
+
+    torchvision initialises them like any other linear layer.
+    """
     if classes < 1:
-        raise ValueError(f"a detector needs a class of objects at least, got {classes}")
+        raise ValueError(f"a detector needs at least one class of objects, got {classes}")
     predictor = FastRCNNPredictor(width, classes + 1)
-    for layer, spread in ((predictor.cls_score, 0.01), (predictor.bbox_pred, 0.001)):
-        nn.init.normal_(layer.weight, std=spread)
+    for layer, std in ((predictor.cls_score, 0.01), (predictor.bbox_pred, 0.001)):
+        nn.init.normal_(layer.weight, std=std)
         nn.init.zeros_(layer.bias)
     return predictor
 
 
-def _trained(detector: Any) -> Any:
-    """The detector with one set of statistics over all ranks, and all of it to be trained."""
+def _trainable(detector: Any) -> Any:
+    """Return the detector in training mode, with all parameters trainable.
+
+    Every batch norm is replaced by one with a single set of statistics over all ranks.
+    """
     return convert(detector, 1).requires_grad_(True).train()

@@ -1,4 +1,7 @@
-"""Images to features: a frozen network over a source, each image seen once and without chance; kept on the disk."""
+"""Feature extraction with a frozen network, with a cache on disk.
+
+Every image is seen once, through a deterministic view.
+"""
 
 import hashlib
 import re
@@ -13,12 +16,13 @@ from torch import Tensor, nn
 from antipode import dist
 from antipode.data.loader import in_order
 from antipode.data.progress import bar
-from antipode.data.sources.source import Decoded, Memory, Source, stamp, subset
+from antipode.data.sources.source import Decoded, Memory, Source, fingerprint, subset
 from antipode.data.views.views import Views
 from antipode.files import atomic_write
 from antipode.types import Features
 
-FORM = 2  # of the files: raise it when features of the same weights would come out otherwise
+# Version of the cache files. Increase it when the same weights would give different features.
+FORM = 2
 
 
 @torch.no_grad()
@@ -31,44 +35,57 @@ def extract(
     workers: int | None = None,
     cache: Path | None = None,
 ) -> Features:
-    """Features (N,D) and labels (N,) or (N,K) of a source, -1 where it has none; `look` makes the one view.
+    """Return features (N,D) and labels (N,) or (N,K) of all images of a source.
 
-    With several ranks each sees its share of the images and all get all features. `cache` is a folder: features of
-    the same weights, images and view are read from there; images of which nobody can tell whether they are the same,
-    such as those of a Dataset of one's own that is not held in memory, are seen anew.
+    The labels are -1 if the source has none. With several ranks, each rank processes its share of
+    the images and every rank gets all features.
+
+    Args:
+        net: the network that maps views to features. It runs in eval mode and keeps its own mode.
+        eval_view: makes the one deterministic view of each image.
+        source: the images.
+        batch: the number of images per forward pass.
+        workers: the number of processes that read images.
+        cache: a folder. Features of the same weights, images and view are read from there, and new
+            ones are written there. The cache is not used if it is unknown whether the images are
+            the same, as with your own Dataset that is not held in memory.
     """
     name = key(net, eval_view, source) if cache is not None else None
     file = cache / f"{name}.npz" if cache is not None and name is not None else None
-    found = _read(file) if file is not None and file.exists() else None
+    cached = _read_cache(file) if file is not None and file.exists() else None
     if (
         file is not None
         and dist.world() > 1
-        and dist.any_rank(found is None, eval_view.normal.mean.device)
+        and dist.any_rank(cached is None, eval_view.normal.mean.device)
     ):
-        found = None  # ranks that do not share a folder see the images together, or one waits for the others forever
-    x, ids = found if found is not None else _gathered(net, eval_view, source, batch, workers)
-    pieces = torch.split(x, 8192)  # x may be all that fits
+        # If ranks have separate folders, the file may be missing on some of them. Then all ranks
+        # compute: otherwise those without the file would wait forever for the others.
+        cached = None
+    x, ids = cached if cached is not None else _compute(net, eval_view, source, batch, workers)
+    pieces = torch.split(x, 8192)  # in pieces, since x may take most of the memory
     bad = sum([int((~rows.isfinite()).any(1).sum()) for rows in pieces])
     if bad:
-        raise ValueError(f"{bad} of {len(x)} images have features that are not numbers")
-    if file is not None and found is None and dist.rank() == 0:
-        _keep(file, x, ids)
-    if isinstance(
-        source, Decoded
-    ):  # another rank's too, and those of the time when the features were made
+        raise ValueError(f"{bad} of {len(x)} images have NaN or infinite features")
+    if file is not None and cached is None and dist.rank() == 0:
+        _write_cache(file, x, ids)
+    if isinstance(source, Decoded):
+        # Also record broken images that another rank read, or an earlier run that filled the cache.
         replaced = (ids != torch.arange(len(ids))).nonzero().flatten().tolist()
-        for at in replaced:
-            source.failed.setdefault(source.names[at], "cannot be read")
+        for index in replaced:
+            source.failed.setdefault(source.names[index], "cannot be read")
     y = torch.full((len(x),), -1) if source.labels is None else source.labels.cpu()[ids]
     return Features(x, y)
 
 
 def key(net: nn.Module, eval_view: Views, source: Source) -> str | None:
-    """A name that changes when weights, images or view do; None where nobody can tell whether the images have."""
-    seen = re.sub(
-        " at 0x[0-9a-f]+", "", f"{FORM} {net} {eval_view} {eval_view.policy}"
-    )  # a function shows where it lies
-    digest = hashlib.blake2b(seen.encode(), digest_size=16)
+    """Return a cache key that changes with the weights, the images and the view.
+
+    Return None if it is unknown whether the images have changed.
+    """
+    description = f"{FORM} {net} {eval_view} {eval_view.policy}"
+    # the repr of a function contains its memory address, which differs between processes
+    description = re.sub(" at 0x[0-9a-f]+", "", description)
+    digest = hashlib.blake2b(description.encode(), digest_size=16)
     for module in (net, eval_view):
         for name, value in module.state_dict().items():
             digest.update(name.encode())
@@ -76,8 +93,8 @@ def key(net: nn.Module, eval_view: Views, source: Source) -> str | None:
     if isinstance(source, Memory):
         digest.update(_bytes(source.images))
         return digest.hexdigest()
-    # images of a large set are known by their files: reading them all is what the cache is to spare
-    images = stamp(source.read) if isinstance(source, Decoded) else None
+    # Images on disk are identified by their files. Reading them all would defeat the cache.
+    images = fingerprint(source.read) if isinstance(source, Decoded) else None
     if images is None:
         return None
     digest.update(f"{images} {source.channels}".encode())
@@ -88,19 +105,21 @@ def _bytes(value: Tensor) -> memoryview:
     return memoryview(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
-def _keep(file: Path, x: Tensor, ids: Tensor) -> None:
-    """Write features for the next time; a folder that cannot be written to only costs that time."""
+def _write_cache(file: Path, x: Tensor, ids: Tensor) -> None:
+    """Write features to the cache, or warn if the folder is not writable."""
     try:
         with atomic_write(file) as handle:
             np.savez(handle, x=x.numpy(), ids=ids.numpy())
     except OSError as error:
         warnings.warn(
-            f"features cannot be kept in {file.parent} ({error.strerror or error})", stacklevel=3
+            f"cannot write features to {file.parent} ({error.strerror or error}); "
+            "the next evaluation computes them again",
+            stacklevel=3,
         )
 
 
-def _read(file: Path) -> tuple[Tensor, Tensor] | None:
-    """Features of an earlier time; None where the file is damaged, and they are made again."""
+def _read_cache(file: Path) -> tuple[Tensor, Tensor] | None:
+    """Return features (N,D) and image ids (N,) from the cache, or None if the file is damaged."""
     try:
         with np.load(file) as content:
             return torch.from_numpy(content["x"]), torch.from_numpy(content["ids"])
@@ -108,40 +127,50 @@ def _read(file: Path) -> tuple[Tensor, Tensor] | None:
         return None
 
 
-def _gathered(
+def _compute(
     net: nn.Module, eval_view: Views, source: Source, batch: int, workers: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Features of all images, made by all ranks."""
+    """Return features (N,D) and ids (N,) of all images, computed by all ranks together.
+
+    An id differs from the position of its image if that image could not be read and another one
+    took its place.
+    """
     world, n = dist.world(), len(source)
     if world == 1:
-        return _run(net, eval_view, source, batch, workers)
-    # equal shares, as a gather needs: the last image fills up, and what is over is cut off again
-    each = -(-n // world)
-    mine = (torch.arange(each) + dist.rank() * each).clamp(max=n - 1)
-    x, ids = _run(net, eval_view, subset(source, mine), batch, workers)
+        return _compute_share(net, eval_view, source, batch, workers)
+    # Gathering needs shares of equal size. The last image is repeated, and the copies are removed.
+    size = -(-n // world)
+    share = (torch.arange(size) + dist.rank() * size).clamp(max=n - 1)
+    x, ids = _compute_share(net, eval_view, subset(source, share), batch, workers)
     device = next(net.parameters(), torch.empty(0)).device
-    parts = dist.gather(x.to(device)).cpu(), dist.gather(mine[ids].to(device)).cpu()
-    return parts[0][:n], parts[1][:n]
+    all_x = dist.gather(x.to(device)).cpu()
+    all_ids = dist.gather(share[ids].to(device)).cpu()
+    return all_x[:n], all_ids[:n]
 
 
-def _run(
+def _compute_share(
     net: nn.Module, eval_view: Views, source: Source, batch: int, workers: int | None
 ) -> tuple[Tensor, Tensor]:
-    like = next(net.parameters(), torch.empty(0))  # a module without weights lives on the CPU
-    device, dtype = like.device, like.dtype
+    """Return features (N,D) and ids (N,) of all images of a source, computed by this rank."""
+    like = next(net.parameters(), torch.empty(0))  # a module without parameters runs on the CPU
     modes = {module: module.training for module in net.modules()}
     net.eval()
-    x, ids, at = torch.empty(0), torch.empty(len(source), dtype=torch.int64), 0
-    with bar(len(source), "features") as done:
+    x = torch.empty(0)
+    ids = torch.empty(len(source), dtype=torch.int64)
+    start = 0
+    with bar(len(source), "features") as advance:
         for view, image_ids in in_order(
-            source, eval_view, batch=batch, device=device, workers=workers
+            source, eval_view, batch=batch, device=like.device, workers=workers
         ):
-            rows = net(view.to(dtype)).float()
-            if not at:  # one array from the start: features of a large set would not fit twice
+            rows = net(view.to(like.dtype)).float()
+            if not start:
+                # One array from the start: concatenating would hold a large set twice in memory.
                 x = torch.empty(len(source), rows.shape[1])
-            x[at : at + len(rows)], ids[at : at + len(rows)] = rows.cpu(), image_ids.cpu()
-            at += len(rows)
-            done(len(rows))
+            end = start + len(rows)
+            x[start:end] = rows.cpu()
+            ids[start:end] = image_ids.cpu()
+            start = end
+            advance(len(rows))
     for module, mode in modes.items():
         module.training = mode
     return x, ids

@@ -1,9 +1,9 @@
-"""Linear evaluation: a classifier on a frozen backbone, trained on random crops, judged on centres.
+"""Linear evaluation: a classifier on a frozen backbone.
 
-Sources in brackets are repositories: moco is facebookresearch/moco at 132aea9, simclr is google-research/simclr, byol
-is google-deepmind/deepmind-research at 4822a45, simsiam is facebookresearch/simsiam, adco is maple-research-lab/AdCo,
-selfsup is poodarchu/SelfSup, the release of EqCo and SiMo. In all of them a crop covers .08 to 1 of the image and half
-of the crops are flipped; weights start at N(0,.01^2) and biases at 0 unless said otherwise.
+The classifier is trained on random crops and tested on centre crops. The protocols of the papers
+are in their rooms (`antipode.papers`) and use the settings and functions of this module. In all of
+their releases a crop covers 0.08 to 1 of the image area, and half of the crops are flipped. The
+weights start at N(0, 0.01^2) and the biases at 0, unless a protocol says otherwise.
 """
 
 from collections.abc import Callable
@@ -18,25 +18,38 @@ from antipode import optim, rng
 from antipode.data.sources.source import Source, subset
 from antipode.evaluation.classifier import CROP, Heads, embed, fit, judge, width
 from antipode.evaluation.score import Result
-from antipode.evaluation.task import Task
+from antipode.evaluation.task import Protocol, Task
 from antipode.schedule import Per, Rule, Schedule, cosine, scaled
 
-FALL = 0.1  # of the rate, at each of the epochs `at`
-TRUST = 0.001  # of LARS [simsiam: main_lincls.py, apex LARC]
-HELD = 10_000  # images of ImageNet's train split on which BYOL chooses [byol: utils/dataset.py]
+FALL = 0.1  # the factor of the learning rate at each of the epochs `at`
+# The trust coefficient of LARS: that of apex's LARC in main_lincls.py of facebookresearch/simsiam.
+TRUST = 0.001
+# The maximum number of held-out train images. BYOL selects its learning rate on as many images of
+# ImageNet (utils/dataset.py of google-deepmind/deepmind-research at 4822a45).
+HELD_OUT = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """The settings of a protocol. Several rates are tried on held-out train images, and the best is used on all.
+    """The settings of a linear evaluation.
 
-    `rates` are base rates: `rule` scales them with the batch. `at`: epochs, counted from 0, at which the rate falls
-    tenfold. `floor`: where a cosine ends, as a share of the rate. `period`: epochs after which a cosine turns up again.
-    `std`: of the weights at the start.
+    If there are several learning rates, each is tried on held-out train images. The best one is
+    then used to train on all train images.
+
+    Args:
+        about: a description in one line.
+        data: the data set that the protocol belongs to, or None if it is for all data sets.
+        rates: base learning rates, which `rule` scales with the batch size.
+        rule: how the learning rate scales with the batch size.
+        at: the epochs, counted from 0, at which the learning rate falls to a tenth.
+        floor: the value at which a cosine schedule ends, as a share of the learning rate.
+        period: the number of epochs after which a cosine schedule rises again.
+        per: whether the learning rate changes every step or every epoch.
+        std: the standard deviation of the initial weights.
     """
 
     about: str
-    data: str | None = None  # the data set it belongs to, if it is not for all
+    data: str | None = None
     rates: tuple[float, ...]
     rule: Rule = "fixed"
     batch: int = 256
@@ -54,24 +67,25 @@ class Linear:
 
     def __post_init__(self) -> None:
         if not self.rates or min(self.rates) <= 0:
-            raise ValueError(f"linear evaluation needs rates above 0, got {self.rates}")
+            raise ValueError(f"linear evaluation needs learning rates above 0, got {self.rates}")
         if self.batch < 1 or (self.period is not None and self.period < 1):
             raise ValueError(
-                f"a batch and a period are 1 at least, got {self.batch} and {self.period}"
+                "the batch size and the period must be at least 1, "
+                f"got {self.batch} and {self.period}"
             )
-        if self.period is not None and (self.schedule, self.per, self.floor) != (
-            "cosine",
-            "step",
-            0.0,
-        ):
+        to_zero = (self.schedule, self.per, self.floor) == ("cosine", "step", 0.0)
+        if self.period is not None and not to_zero:
             raise ValueError(
-                f"a period of {self.period} epochs belongs to a cosine per step that ends at 0"
+                f"a period of {self.period} epochs needs a cosine schedule per step with floor 0"
             )
         self.factors()
 
     def factors(self) -> Callable[[int, int], float]:
-        """The share of the rate at a step, counted from 0, of a run with so many steps in an epoch."""
-        fall = Schedule(
+        """Return the function from a step and the steps per epoch to a factor of the learning rate.
+
+        Steps are counted from 0.
+        """
+        schedule = Schedule(  # built in every case, because it checks its arguments
             name=self.schedule,
             epochs=self.epochs,
             at=self.at,
@@ -80,115 +94,36 @@ class Linear:
             per=self.per,
         )
         period = self.period
-        return (
-            fall.factor
-            if period is None
-            else lambda step, per_epoch: cosine(step / (per_epoch * period))
-        )
+        if period is None:
+            return schedule.factor
+        return lambda step, per_epoch: cosine(step / (per_epoch * period))
 
 
-LINEAR: dict[str, Linear] = {
-    # [moco: main_lincls.py]; it keeps the best epoch by test accuracy, which is never done here
-    "linear": Linear(about="MoCo's: SGD, rate 30, 100 epochs", rates=(30.0,), at=(60, 80)),
-    # [selfsup: examples/simo, lin_cls config]: MoCo's with 90 epochs
-    "linear-simo": Linear(
-        about="SiMo's: MoCo's with 90 epochs", rates=(30.0,), epochs=90, at=(60, 80)
-    ),
-    # [selfsup: examples/simclr, lin_cls config]: no cosine, no Nesterov, unlike SimCLR's own
-    "linear-eqco-simclr": Linear(
-        about="EqCo's for SimCLR: SGD, rate .1, 90 epochs",
-        rates=(0.1,),
-        weight_decay=1e-6,
-        epochs=90,
-        at=(60, 80),
-    ),
-    # JCL, supplement, section 4 (ImageNet-100); weight decay is not stated: MoCo's, on which it builds.
-    # On ImageNet its script has MoCo's rate of 30, so that `linear` is the protocol there
-    "linear-jcl": Linear(
-        about="JCL's ablations: SGD, rate 10, 100 epochs", rates=(10.0,), at=(60, 80)
-    ),
-    # [adco: lincls.py at 79b9292]: per epoch from 10 to .01
-    "linear-adco": Linear(
-        about="AdCo's: SGD, rate 10, cosine", rates=(10.0,), schedule="cosine", floor=0.001
-    ),
-    # [simclr: README, linear head on ImageNet], whose --zero_init_logits_layer starts the weights at 0
-    "linear-simclr": Linear(
-        about="SimCLR's: Nesterov, batch 4096, 90 epochs",
-        rates=(0.1,),
-        rule="linear",
-        batch=4096,
-        epochs=90,
-        nesterov=True,
-        weight_decay=1e-6,
-        schedule="cosine",
-        per="step",
-        std=0.0,
-    ),
-    # [byol: configs/eval.py]: rate .2, 80 epochs, Nesterov, cosine per step. From memory of the paper's appendix, not
-    # from a source at hand: the batch of 1024, the five rates, and that they are base rates. Haiku starts the weights
-    # at 1/sqrt(D); .01 here, as everywhere: the loss is convex
-    "linear-byol": Linear(
-        about="BYOL's: Nesterov, best of five rates on held-out train images",
-        rates=(0.4, 0.3, 0.2, 0.1, 0.05),
-        rule="linear",
-        batch=1024,
-        epochs=80,
-        nesterov=True,
-        schedule="cosine",
-        per="step",
-    ),
-    # [simsiam: main_lincls.py --lars]: apex LARC without clip on weights and bias
-    "linear-simsiam": Linear(
-        about="SimSiam's: LARS, batch 4096, 90 epochs",
-        rates=(0.1,),
-        rule="linear",
-        batch=4096,
-        epochs=90,
-        optimiser="lars",
-        schedule="cosine",
-    ),
-    # MSBReg, supplement, section 2.4: two falls at equal intervals, of 28 and 84 epochs
-    "linear-places205": Linear(
-        about="MSBReg's on Places205: SGD, rate .2, 28 epochs",
-        data="places205",
-        rates=(0.2,),
-        weight_decay=1e-4,
-        epochs=28,
-        at=(9, 19),
-    ),
-    "linear-inat18": Linear(
-        about="MSBReg's on iNaturalist 2018: SGD, rate .2, 84 epochs",
-        data="inat18",
-        rates=(0.2,),
-        weight_decay=1e-4,
-        epochs=84,
-        at=(28, 56),
-    ),
-    # [adco: README --sgdr=1 --lr=5; lincls.py]: CosineAnnealingLR with T_max 12 is called with epoch + i/len for all of
-    # the 100 epochs, so it goes up and down, and ends at 3/4 of the rate. There it lags by one step, which is left out
-    "linear-adco-places205": Linear(
-        about="AdCo's on Places205: SGD, rate 5, a cosine that turns every 12 epochs",
-        data="places205",
-        rates=(5.0,),
-        schedule="cosine",
-        period=12,
-        per="step",
-    ),
-}
+# main_lincls.py of facebookresearch/moco at 132aea9. It reports the epoch with the best test
+# accuracy; every protocol here reports the last epoch.
+MOCO = Linear(about="MoCo's: SGD, learning rate 30, 100 epochs", rates=(30.0,), at=(60, 80))
+
+
+def protocol(settings: Linear) -> Protocol:
+    """Return the protocol of these settings."""
+    return Protocol(partial(run, settings=settings), settings.about, settings.data)
 
 
 def run(task: Task, settings: Linear) -> Result:
-    """Top-1 accuracy on the test images after the last epoch, with top-5 where there are more than five classes."""
+    """Compute the top-1 test accuracy after the last epoch.
+
+    The top-5 accuracy is added if there are more than five classes.
+    """
     train, test = one_label(task, "train"), one_label(task, "test")
-    rates, notes = (
-        chosen(task, settings, train) if len(settings.rates) > 1 else (settings.rates, {})
-    )
+    rates = settings.rates
+    notes: dict[str, Any] = {}
+    if len(rates) > 1:
+        rates, notes = chosen(task, settings, train)
     heads = trained(task, settings, train, rates)
     top1, top5 = judge(task, heads, test, partial(embed, task.backbone))
     batch = fitting(settings, train)
-    values = {
-        name: value for name, value in asdict(settings).items() if name not in ("about", "data")
-    }
+    values = asdict(settings)
+    del values["about"], values["data"]
     values |= {"factor": FALL} if settings.schedule == "steps" else {}
     values |= {"trust": TRUST} if settings.optimiser == "lars" else {}
     values |= {
@@ -204,84 +139,90 @@ def run(task: Task, settings: Linear) -> Result:
 
 
 def one_label(task: Task, part: str) -> Source:
-    """The train or test images, refused where an image may have several classes."""
+    """Return the train or test images.
+
+    Raises ValueError if an image can have several classes.
+    """
     source = task.labelled(part)
     assert source.labels is not None
     if source.labels.ndim > 1:
-        count = source.labels.shape[1]
         raise ValueError(
-            f"{task.splits.name} has {count} labels for each image, but a softmax classifier needs one"
+            f"{task.splits.name} has {source.labels.shape[1]} labels for each image, but a softmax "
+            "classifier needs one"
         )
     return source
 
 
 def chosen(task: Task, settings: Linear, train: Source) -> tuple[tuple[float, ...], dict[str, Any]]:
-    """The rate that does best on train images that were held out: a tenth, but no more than BYOL's 10,000."""
-    held = min(HELD, len(train) // 10)
-    if not held:
+    """Select the learning rate with the best accuracy on held-out train images.
+
+    A tenth of the train images is held out, but at most `HELD_OUT` images.
+
+    Returns:
+        The learning rate in a tuple of its own, and the values to record with the score.
+    """
+    count = min(HELD_OUT, len(train) // 10)
+    if not count:
         raise ValueError(
             f"{task.splits.name} has {len(train)} train images, too few to hold out a tenth of them"
         )
     order = rng.permutation(rng.key(task.seed, "validation"), len(train))
-    rest, aside = (
-        subset(train, order[held:].sort().values),
-        subset(train, order[:held].sort().values),
-    )
-    heads = trained(task, settings, rest, settings.rates)
-    top1, _ = judge(task, heads, aside, partial(embed, task.backbone))
-    found = {
-        rate: score
-        for rate, score, whole in zip(settings.rates, top1, heads.finite(), strict=True)
-        if whole
+    kept = subset(train, order[count:].sort().values)
+    held_out = subset(train, order[:count].sort().values)
+    heads = trained(task, settings, kept, settings.rates)
+    top1, _ = judge(task, heads, held_out, partial(embed, task.backbone))
+    accuracies = {
+        rate: accuracy
+        for rate, accuracy, finite in zip(settings.rates, top1, heads.finite(), strict=True)
+        if finite
     }
-    best = max(found, key=found.__getitem__)
+    best = max(accuracies, key=accuracies.__getitem__)
     return (best,), {
-        "validation": held,
-        "validation_top1": {str(rate): score for rate, score in found.items()},
+        "validation": count,
+        "validation_top1": {str(rate): accuracy for rate, accuracy in accuracies.items()},
     }
 
 
 def trained(task: Task, settings: Linear, source: Source, rates: tuple[float, ...]) -> Heads:
-    """A classifier for each base rate, trained side by side: the backbone sees every crop once."""
-    batch, features = fitting(settings, source), partial(embed, task.backbone)
-    heads = Heads(len(rates), task.classes, width(task), std=settings.std, seed=task.seed).to(
-        task.device
-    )
+    """Train one classifier for each base learning rate and return them.
+
+    They are trained side by side, so that the backbone processes every crop once.
+    """
+    batch = fitting(settings, source)
+    features = partial(embed, task.backbone)
+    heads = Heads(len(rates), task.classes, width(task), std=settings.std, seed=task.seed)
+    heads = heads.to(task.device)
     moves = [
         (_optimiser(settings, [weight, bias]), scaled(rate, settings.rule, batch))
         for weight, bias, rate in zip(heads.weights, heads.biases, rates, strict=True)
     ]
-    fit(
-        task,
-        heads,
-        source,
-        features,
-        moves,
-        settings.factors(),
-        batch=batch,
-        epochs=settings.epochs,
-    )
+    factor = settings.factors()
+    fit(task, heads, source, features, moves, factor, batch=batch, epochs=settings.epochs)
     if not any(heads.finite()):
         tried = ", ".join(f"{rate:g}" for _, rate in moves)
         raise ValueError(
-            f"the weights of the classifier are not finite: a rate of {tried} is too high for its features"
+            f"the weights of the classifier are not finite: a learning rate of {tried} is too high "
+            "for these features"
         )
     return heads
 
 
 def fitting(settings: Linear, source: Source) -> int:
-    """The batch, or all images where there are fewer; the rate then follows by the protocol's rule."""
+    """Return the batch size: that of the settings, or all images if there are fewer.
+
+    The learning rate is scaled with this batch size by the rule of the protocol.
+    """
     return min(settings.batch, len(source))
 
 
 def precision(task: Task) -> dict[str, str]:
-    """What the frozen backbone computes in."""
+    """Return the state and the precision of the frozen backbone, to record with a score."""
     half = task.device.type == "cuda" and torch.cuda.is_bf16_supported()
     return {"backbone": "frozen", "precision": "bf16" if half else "fp32"}
 
 
 def further(task: Task, top5: float) -> dict[str, Any]:
-    """Top-5 accuracy, where it says something."""
+    """Return the top-5 accuracy if there are more than five classes, else nothing."""
     return {"top5": top5} if task.classes > 5 else {}
 
 

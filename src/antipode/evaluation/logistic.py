@@ -1,7 +1,8 @@
-"""Multinomial logistic regression on frozen features, its penalty chosen on train images alone.
+"""Multinomial logistic regression on frozen features. Only train images choose the penalty.
 
-N images, D features, C classes. What is minimised is the mean cross-entropy plus penalty/2 |W|^2; the bias is free.
-scikit-learn's C is 1/(N penalty). The parameters are (D+1,C), the bias last.
+The objective is the mean cross-entropy plus penalty/2 |W|^2; the bias is not penalised. In terms of
+scikit-learn, C = 1/(N penalty). The parameters are one matrix (D+1,C) whose last row is the bias.
+N images, D features, C classes.
 """
 
 from collections.abc import Sequence
@@ -19,72 +20,76 @@ from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
 from antipode.types import Features
 
-GRID = tuple(
-    10.0 ** (-half / 2) for half in range(15)
-)  # 1 to 1e-7; strong first, so that each fit starts near its end
+# Penalties from 1 to 1e-7. The strongest comes first: each fit starts at the solution of the
+# previous penalty, which is then close to its own.
+GRID = tuple(10.0 ** (-half / 2) for half in range(15))
 FOLDS = 3
-TOLERANCE = 1e-5  # of the largest entry of the scaled gradient
-ROUGH = 1e-4  # in the folds: a few images in ten thousand still change sides, which chooses no other penalty
-STEPS = 500  # of one fit, where the tolerance is out of reach
-PIECE = (
-    1 << 20
-)  # numbers of one piece of features or logits: both products of a piece find it in the cache
-NUMBERS = (
-    "logistic regression needs features that are numbers, and some are infinite or not a number"
-)
+TOLERANCE = 1e-5  # bound on the largest entry of the scaled gradient
+# The tolerance in the folds. Beyond it a few predictions in ten thousand still change, which does
+# not change the choice of the penalty.
+ROUGH = 1e-4
+STEPS = 500  # limit on the steps of one fit, for fits that cannot reach the tolerance
+# Numbers in one piece of the features or logits. A piece stays in the CPU cache for both matrix
+# products of a step.
+PIECE = 1 << 20
+NUMBERS = "logistic regression needs finite features, but some are NaN or infinite"
 
 
 def linear_fast(task: Task) -> Result:
-    """Top-1 accuracy of a full-batch logistic regression, by L-BFGS, on standardised features.
+    """Compute the top-1 accuracy of a full-batch logistic regression on standardised features.
 
-    The penalty is the one of `GRID` with most held-out train images right in 3 folds; the fit is repeated on all.
+    The optimiser is L-BFGS. The penalty is the value of `GRID` that classifies most held-out train
+    images correctly in 3-fold cross-validation. The final fit uses all train images.
     """
     one_each(task, "logistic regression")
     n = len(task.labels("train"))
     if n < FOLDS:
-        raise ValueError(f"{FOLDS} folds need as many train images, and {task.splits.name} has {n}")
-    parts = task.features("train"), task.features("test")
-    found = classify(*parts, device=task.device, seed=task.seed, penalties=GRID)
+        raise ValueError(
+            f"logistic regression with {FOLDS} folds needs at least {FOLDS} train images, "
+            f"but {task.splits.name} has {n}"
+        )
+    train = task.features("train")
+    test = task.features("test")
+    result = classify(train, test, device=task.device, seed=task.seed, penalties=GRID)
     settings = {
-        "penalty": found.penalty,
+        "penalty": result.penalty,
         "penalties": list(GRID),
         "folds": FOLDS,
-        "chosen by": "held-out train images right",
+        "chosen by": "accuracy on held-out train images",
         "objective": "mean cross-entropy + penalty/2 |W|^2",
-        "features": "backbone, each at mean 0 and deviation 1 on train",
-        "optimiser": f"L-BFGS to a scaled gradient of {TOLERANCE:g}, in the folds {ROUGH:g}",
+        "features": "backbone, standardised to mean 0 and standard deviation 1 on train",
+        "optimiser": f"L-BFGS to a scaled gradient of {TOLERANCE:g} ({ROUGH:g} in the folds)",
     }
-    right = found.ranks == 0
-    top5 = {"top5": 100 * (found.ranks < 5).double().mean().item()} if task.classes > 5 else {}
-    more = top5 | {
-        "held-out top1": dict(
-            zip((f"{penalty:.2g}" for penalty in GRID), found.held_out, strict=True)
-        )
-    }
-    return Result(100 * right.double().mean().item(), "% top-1", settings, len(right), more)
+    correct = result.ranks == 0
+    top5 = {"top5": 100 * (result.ranks < 5).double().mean().item()} if task.classes > 5 else {}
+    names = (f"{penalty:.2g}" for penalty in GRID)
+    more = top5 | {"held-out top1": dict(zip(names, result.held_out, strict=True))}
+    return Result(100 * correct.double().mean().item(), "% top-1", settings, len(correct), more)
 
 
-class Found(NamedTuple):
-    """The chosen penalty, percent right of each penalty on held-out images, ranks (N,) of the true classes on test."""
+class Classification(NamedTuple):
+    """The result of `classify`."""
 
-    penalty: float
-    held_out: list[float]
+    penalty: float  # the chosen one
+    held_out: list[float]  # accuracy in percent on held-out train images, for each penalty
+    # (N,) rank of the true class of each test image: 0 for the predicted class, C (the last) for a
+    # class without train images
     ranks: Tensor
 
 
 class Frame(NamedTuple):
-    """Standardised features along their principal axes: (x - mean) @ axes, of variances `spread`.
+    """A map of features to their standardised principal components: (x - mean) @ axes.
 
-    A turn changes neither the objective nor its minimum, and makes the Hessian almost diagonal there: on correlated
-    features L-BFGS needs tens of steps where it would need hundreds.
+    The rotation changes neither the objective nor its minimum, but makes the Hessian at the minimum
+    almost diagonal. On correlated features L-BFGS then needs tens of steps instead of hundreds.
     """
 
     mean: Tensor  # (D,)
-    axes: Tensor  # (D,D)
-    spread: Tensor  # (D,)
+    axes: Tensor  # (D,D), includes the division by the standard deviations
+    spread: Tensor  # (D,) variances of the components
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Features (N,D) in this frame, on its device."""
+        """Return features (N,D) in this frame, on the frame's device."""
         return product(x.to(self.axes) - self.mean, self.axes.T)
 
 
@@ -95,45 +100,53 @@ def classify(
     device: torch.device | str = "cpu",
     seed: int = 0,
     penalties: Sequence[float] = GRID,
-) -> Found:
-    """Choose a penalty by folds of train (N,D), fit on all of it, rank the true class of every test image."""
-    names, y = torch.unique(
-        train.y, return_inverse=True
-    )  # a class without train images would send its bias to infinity
+) -> Classification:
+    """Choose a penalty by cross-validation on train, fit on all of it and classify test.
+
+    train and test have features (N,D) and labels (N,).
+    """
+    # Only classes with train images take part: the bias of any other would go to minus infinity.
+    names, y = torch.unique(train.y, return_inverse=True)
     order, folds = dealt(y, seed)
     frame = standard(raised(train.x), device)
-    x, y = turned(train.x[order], frame), y[order].to(device)
+    x = turned(train.x[order], frame)
+    y = y[order].to(device)
     penalty, held_out, start = choose(x, y, folds, frame.spread, penalties, len(names))
     theta = fit(x, y, [slice(0, len(x))], frame.spread, penalty, start)
-    probe = turned(test.x, frame)
-    if not probe.sum().isfinite():
+    test_x = turned(test.x, frame)
+    if not test_x.sum().isfinite():
         raise ValueError(NUMBERS)
-    ranks = ranked(probe, theta)
-    place = torch.searchsorted(names, test.y).clamp(max=len(names) - 1)
-    mine = ranks.gather(1, place[:, None]).squeeze(1)
-    return Found(penalty, held_out, torch.where(names[place] == test.y, mine, len(names)))
+    ranks = ranked(test_x, theta)
+    column = torch.searchsorted(names, test.y).clamp(max=len(names) - 1)
+    true_ranks = ranks.gather(1, column[:, None]).squeeze(1)
+    known = names[column] == test.y
+    return Classification(penalty, held_out, torch.where(known, true_ranks, len(names)))
 
 
 def dealt(y: Tensor, seed: int) -> tuple[Tensor, list[slice]]:
-    """An order of the images (N,) whose slices are folds; each class is dealt out evenly and by chance."""
-    chance = rng.permutation(rng.key(seed, "folds"), len(y))
-    by_class = chance[y[chance].argsort(stable=True)]
+    """Return a random order (N,) of the images and the folds, which are slices of that order.
+
+    Each class of y (N,) is distributed evenly over the folds.
+    """
+    shuffled = rng.permutation(rng.key(seed, "folds"), len(y))
+    by_class = shuffled[y[shuffled].argsort(stable=True)]
     parts = [by_class[fold::FOLDS] for fold in range(FOLDS)]
     ends = [sum(map(len, parts[:fold])) for fold in range(FOLDS + 1)]
     return torch.cat(parts), [slice(*pair) for pair in pairwise(ends)]
 
 
 def standard(x: Tensor, device: torch.device | str) -> Frame:
-    """The frame of features (N,D); one that does not vary beyond rounding keeps its scale."""
+    """Return the frame of features (N,D).
+
+    A feature that is constant up to rounding errors is not rescaled.
+    """
     deviation, mean = torch.std_mean(x, 0, correction=0)
     if not deviation.isfinite().all():
         raise ValueError(NUMBERS)
     rounding = 10 * torch.finfo(x.dtype).eps * mean.abs()
     scale = torch.where(deviation > rounding, deviation, torch.ones_like(deviation)).to(device)
-    mean, covariance = (
-        mean.to(device),
-        torch.zeros(x.shape[1], x.shape[1], dtype=x.dtype, device=device),
-    )
+    mean = mean.to(device)
+    covariance = torch.zeros(x.shape[1], x.shape[1], dtype=x.dtype, device=device)
     for part in torch.split(x, rows_of(x)):
         z = (part.to(device) - mean) / scale
         covariance += product(z.T, z.T)
@@ -142,7 +155,7 @@ def standard(x: Tensor, device: torch.device | str) -> Frame:
 
 
 def turned(x: Tensor, frame: Frame) -> Tensor:
-    """Features (N,D) in a frame, piece by piece."""
+    """Return features (N,D) in a frame, computed in pieces."""
     out = torch.empty(x.shape, dtype=frame.axes.dtype, device=frame.axes.device)
     for start in range(0, len(x), rows_of(x)):
         out[start : start + rows_of(x)] = frame(x[start : start + rows_of(x)])
@@ -150,7 +163,7 @@ def turned(x: Tensor, frame: Frame) -> Tensor:
 
 
 def rows_of(x: Tensor, classes: int = 1) -> int:
-    """Rows of one piece."""
+    """Return the number of rows in one piece of features (N,D) or of their logits (N,C)."""
     return max(1, PIECE // max(x.shape[1], classes))
 
 
@@ -162,24 +175,26 @@ def choose(
     penalties: Sequence[float],
     classes: int,
 ) -> tuple[float, list[float], Tensor]:
-    """The penalty with most held-out images right (the stronger of two equals), percents, and a start for the rest."""
-    right = [0] * len(penalties)
-    paths: list[list[Tensor]] = [[] for _ in penalties]
-    with bar(len(folds) * len(penalties), "penalties", least=1) as done:
+    """Choose the penalty by cross-validation.
+
+    Return the chosen penalty, the held-out accuracy of every penalty in percent, and parameters
+    (D+1,C) from which to start the final fit. The chosen penalty classifies most held-out images
+    correctly; among equals it is the strongest. The start is the mean of the folds' solutions.
+    """
+    correct = [0] * len(penalties)
+    solutions: list[list[Tensor]] = [[] for _ in penalties]
+    with bar(len(folds) * len(penalties), "penalties", least=1) as advance:
         for fold in folds:
             others = [rows for rows in folds if rows != fold]
             theta = torch.zeros(x.shape[1] + 1, classes, dtype=torch.float64)
-            for place, penalty in enumerate(penalties):
+            for index, penalty in enumerate(penalties):
                 theta = fit(x, y, others, spread, penalty, theta, ROUGH)
-                paths[place].append(theta)
-                right[place] += int((logits(x[fold], theta).argmax(1) == y[fold]).sum())
-                done(1)
-    best = right.index(max(right))
-    return (
-        penalties[best],
-        [100 * each / len(x) for each in right],
-        torch.stack(paths[best]).mean(0),
-    )
+                solutions[index].append(theta)
+                correct[index] += int((logits(x[fold], theta).argmax(1) == y[fold]).sum())
+                advance(1)
+    best = correct.index(max(correct))
+    percents = [100 * count / len(x) for count in correct]
+    return penalties[best], percents, torch.stack(solutions[best]).mean(0)
 
 
 def fit(
@@ -191,20 +206,20 @@ def fit(
     start: Tensor,
     tolerance: float = TOLERANCE,
 ) -> Tensor:
-    """Parameters (D+1,C) in float64 that minimise the objective on the rows `parts` of x (N,D) and y (N,).
+    """Return the parameters (D+1,C), in float64, that minimise the objective on rows of x and y.
 
-    L-BFGS works on parameters scaled by the root of a guess of the Hessian's diagonal, spread / C + penalty.
+    `parts` are the rows of x (N,D) and y (N,) to use. L-BFGS works on the parameters times the
+    square root of an estimate of the Hessian's diagonal, spread / C + penalty.
     """
-    curvature = torch.cat(
-        [spread / start.shape[1] + penalty, spread.new_full((1,), 1 / start.shape[1])]
-    )
+    classes = start.shape[1]
+    curvature = torch.cat([spread / classes + penalty, spread.new_full((1,), 1 / classes)])
     scale = curvature.rsqrt()[:, None]
     scaled = (start / scale).requires_grad_()
-    rows = rows_of(x, start.shape[1])
+    rows = rows_of(x, classes)
     pieces = [
-        slice(at, min(at + rows, part.stop))
+        slice(first, min(first + rows, part.stop))
         for part in parts
-        for at in range(part.start, part.stop, rows)
+        for first in range(part.start, part.stop, rows)
     ]
     optimiser = torch.optim.LBFGS(
         [scaled],
@@ -228,38 +243,42 @@ def fit(
 def objective(
     x: Tensor, y: Tensor, pieces: list[slice], theta: Tensor, penalty: float
 ) -> tuple[Tensor, Tensor]:
-    """Value () and gradient (D+1,C), float64 on the CPU: a GPU does the products, what is left is small."""
-    weight, bias = theta[:-1].T.to(x), theta[-1].to(x)
-    slope, pull, losses = torch.zeros_like(weight), torch.zeros_like(bias), []
+    """Return the objective () and its gradient (D+1,C), in float64 on the CPU.
+
+    The matrix products run on the device of x (N,D); the rest is small.
+    """
+    weight = theta[:-1].T.to(x)
+    bias = theta[-1].to(x)
+    weight_gradient = torch.zeros_like(weight)
+    bias_gradient = torch.zeros_like(bias)
+    losses = []
     for rows in pieces:
-        scores, own = product(x[rows], weight) + bias, y[rows, None]
+        scores = product(x[rows], weight) + bias
+        label = y[rows, None]
         total = scores.logsumexp(1, keepdim=True)
-        losses.append(total - scores.gather(1, own))
-        error = (scores - total).exp_().scatter_add_(1, own, -torch.ones_like(total))
-        slope += product(error.T, x[rows].T)
-        pull += error.sum(0)
+        losses.append(total - scores.gather(1, label))
+        error = (scores - total).exp_().scatter_add_(1, label, -torch.ones_like(total))
+        weight_gradient += product(error.T, x[rows].T)
+        bias_gradient += error.sum(0)
     n = sum(rows.stop - rows.start for rows in pieces)
-    # summed in float64: float32 would hide the last steps' gain from the line search. On a GPU itself, where it can:
-    # 50,000 numbers a step on the host keep as many of its cores busy as there are
+    # The losses are summed in float64: in float32 the line search could not see the small gains of
+    # the last steps. If x is on a CUDA device, the sum runs there: summing 50,000 numbers per step
+    # on the host would occupy all of its cores.
     single = torch.cat(losses)
     double = single.double() if single.device.type == "cuda" else single.cpu().double()
     value = double.sum().cpu() / n + penalty / 2 * theta[:-1].square().sum()
-    gradient = torch.cat([slope.T, pull[None]]).cpu().double() / n
+    gradient = torch.cat([weight_gradient.T, bias_gradient[None]]).cpu().double() / n
     gradient[:-1] += penalty * theta[:-1]
     return value, gradient
 
 
 def logits(x: Tensor, theta: Tensor) -> Tensor:
-    """Scores (N,C) of features (N,D) in the frame."""
+    """Return the logits (N,C) of features (N,D) in the frame."""
     return product(x, theta[:-1].T.to(x)) + theta[-1].to(x)
 
 
 def ranked(x: Tensor, theta: Tensor) -> Tensor:
-    """Ranks (N,C) of the classes, 0 the best, on the CPU."""
+    """Return the rank of every class (N,C), 0 for the largest logit, on the CPU."""
     pieces = [logits(part, theta) for part in torch.split(x, rows_of(x, theta.shape[1]))]
-    return torch.cat(
-        [
-            torch.argsort(part, dim=1, descending=True, stable=True).argsort(1).cpu()
-            for part in pieces
-        ]
-    )
+    orders = (torch.argsort(part, dim=1, descending=True, stable=True) for part in pieces)
+    return torch.cat([order.argsort(1).cpu() for order in orders])

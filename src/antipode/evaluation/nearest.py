@@ -1,4 +1,4 @@
-"""Votes of the nearest train images. N images, D features, C classes."""
+"""k-nearest-neighbour classification on frozen features. N images, D features, C classes."""
 
 import torch
 
@@ -9,17 +9,22 @@ from antipode.types import Features
 
 
 def nearest(task: Task, *, k: int, tau: float | None, of: str = "backbone") -> Result:
-    """Top-1 accuracy of a vote among the k nearest train images by cosine: exp(sim/tau) each, one each with tau None.
+    """Compute the top-1 accuracy of a vote among the k nearest train images by cosine similarity.
 
-    The train images are seen as the test images are, without chance (NPID's memory, made anew after training).
+    Each neighbour votes with weight exp(similarity/tau), or with weight 1 if `tau` is None.
+    Train and test images are seen through the same deterministic view. In NPID's terms, the memory
+    bank is recomputed after training.
     """
     one_each(task, "a vote of neighbours")
     bank = len(task.labels("train"))
     if bank < k:
-        fits = "knn20 needs 20, linear-fast" if k > 20 else "linear-fast"
-        needed = f"a vote of the {k} nearest needs as many train images, and {task.splits.name} has {bank}"
-        raise ValueError(f"{needed}: {fits} does with fewer")
-    train, test = task.features("train", of), task.features("test", of)
+        alternative = "knn20, which needs 20, or linear-fast" if k > 20 else "linear-fast"
+        raise ValueError(
+            f"a vote of the {k} nearest needs at least {k} train images, but {task.splits.name} "
+            f"has {bank}: use {alternative}"
+        )
+    train = task.features("train", of)
+    test = task.features("test", of)
     value = accuracy(train, test, k=k, tau=tau, classes=task.classes, device=task.device)
     settings = {"k": k, "tau": tau, "features": of, "similarity": "cosine", "train images": bank}
     return Result(value, "% top-1", settings, len(test.x))
@@ -34,15 +39,22 @@ def accuracy(
     classes: int,
     device: torch.device | None = None,
 ) -> float:
-    """Percent of test images (N,D) that the k nearest train images vote right; `device` works, train may stay away."""
+    """Return the kNN accuracy on the test images (N,D) in percent.
+
+    The computation runs on `device`. The train features may stay on another device.
+    """
     votes = knn(train.x, train.y, test.x.to(device or test.x.device), k=k, tau=tau, classes=classes)
     return 100 * (votes.argmax(1).cpu() == test.y.cpu()).double().mean().item()
 
 
 def one_each(task: Task, what: str) -> None:
-    """Refuse, before anything is computed, data whose images have several classes or none."""
+    """Raise ValueError if the train or test images do not have exactly one class each.
+
+    The check reads labels only, so it fails before any feature is computed. `what` names the
+    protocol in the error message.
+    """
     for part in ("train", "test"):
         if task.labels(part).ndim == 2:
             raise ValueError(
-                f"{what} needs one class per image, and those of {task.splits.name} have several"
+                f"{what} needs one class per image, but images of {task.splits.name} have several"
             )

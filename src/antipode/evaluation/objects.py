@@ -1,4 +1,4 @@
-"""Images with their objects, in the order and form that a detector is trained on. M objects, H W pixels."""
+"""Batches of images and their objects for training a detector. M objects, H W pixels."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,104 +15,117 @@ from antipode.data.sources.annotated import Detection, Target, Thing
 from antipode.data.sources.folder import Files, Names
 from antipode.evaluation.precision import drawn
 
-FEW = 500  # so many images are read faster than workers start
+FEW = 500  # up to this many images are read faster than worker processes start
 Batch = tuple[list[Tensor], list[Target]]
 
 
 def usable(objects: Detection, *, spared: bool, masks: bool) -> Detection:
-    """The images that have an object to learn from, with those objects only, as Detectron2 filters them.
+    """Return the images that have an object to train on, with only those objects.
 
-    spared: with VOC's difficult objects, which are learnt; COCO's crowds are not. A box without area is none.
+    The filter is Detectron2's. Boxes without area are left out. `spared` says whether to keep
+    objects marked as `spared`: VOC's difficult objects are trained on, COCO's crowds are not.
+    `masks` says whether to keep the outlines; it raises ValueError if an object has none.
     """
     kept = [
-        [_plain(thing, masks) for thing in row if _learnt(thing, spared)] for row in objects.things
+        [_with_outline(thing, masks) for thing in row if _is_usable(thing, spared)]
+        for row in objects.things
     ]
-    where = [index for index, row in enumerate(kept) if row]
-    if not where:
-        raise ValueError(f"none of {len(objects)} training images has an object to learn from")
-    names = Names(objects.read.names[index] for index in where)
-    ids = [objects.ids[index] for index in where]
+    indices = [index for index, row in enumerate(kept) if row]
+    if not indices:
+        raise ValueError(f"none of the {len(objects)} training images has an object to train on")
+    names = Names(objects.read.names[index] for index in indices)
     return replace(
         objects,
         read=replace(objects.read, names=names),
-        things=[kept[index] for index in where],
-        ids=ids,
+        things=[kept[index] for index in indices],
+        ids=[objects.ids[index] for index in indices],
     )
 
 
-def _plain(thing: Thing, masks: bool) -> Thing:
+def _with_outline(thing: Thing, masks: bool) -> Thing:
+    """Return the object with its outline, or without it if there are no `masks` to predict."""
     if masks and thing.outline is None:
-        raise ValueError(
-            "segmentation needs the outlines of objects, and this data set has boxes only"
-        )
+        raise ValueError("segmentation needs outlines of the objects, but this data set has none")
     return thing if masks else thing._replace(outline=None)
 
 
-def _learnt(thing: Thing, spared: bool) -> bool:
+def _is_usable(thing: Thing, spared: bool) -> bool:
     x0, y0, x1, y1 = thing.box
     return x1 > x0 and y1 > y0 and (spared or not thing.spared)
 
 
 def mirrored(image: Tensor, target: Target) -> tuple[Tensor, Target]:
-    """An image (3,H,W) and its target, left and right exchanged."""
+    """Return an image (3,H,W) and its target, flipped horizontally."""
     x0, y0, x1, y1 = target["boxes"].unbind(1)
-    turned = target | {"boxes": torch.stack([image.shape[2] - x1, y0, image.shape[2] - x0, y1], 1)}
+    width = image.shape[2]
+    flipped = target | {"boxes": torch.stack([width - x1, y0, width - x0, y1], 1)}
     if "masks" in target:
-        turned["masks"] = target["masks"].flip(2)
-    return image.flip(2), turned
+        flipped["masks"] = target["masks"].flip(2)
+    return image.flip(2), flipped
 
 
 def batches(
     objects: Detection, *, batch: int, count: int, flip: float, seed: int
 ) -> Iterator[Batch]:
-    """`count` times this rank's share of a batch: images uint8 (3,H,W), some mirrored, and their targets.
+    """Yield this rank's share of `count` batches: images uint8 (3,H,W) and their targets.
 
-    Epochs, each in its own order, follow each other without a gap, and what is drawn depends on the seed and the place
-    in that row alone.
+    `batch` is the number of images over all ranks. Each image is mirrored with probability `flip`.
+    Epochs follow one another without a gap, so a batch may span two epochs, and each epoch has its
+    own order. The random draws depend only on the seed, the epoch and the position in the epoch.
     """
     if batch % dist.world():
-        raise ValueError(f"a batch of {batch} images cannot be shared by {dist.world()} ranks")
+        raise ValueError(
+            f"a batch of {batch} images cannot be divided equally among {dist.world()} ranks"
+        )
     outlines = [
-        [_dense(thing.outline) for thing in row if thing.outline is not None]
+        [_as_arrays(thing.outline) for thing in row if thing.outline is not None]
         for row in objects.things
     ]
     bare = replace(
         objects, things=[[thing._replace(outline=None) for thing in row] for row in objects.things]
     )
-    yield from _loader(
-        _Mirrored(bare, outlines), _Plan(len(objects), batch, count, flip, seed), len(objects)
-    )
+    dataset = _Batches(bare, outlines)
+    plan = _Plan(len(objects), batch, count, flip, seed)
+    yield from _loader(dataset, plan, len(objects))
 
 
-def _dense(outline: Any) -> Any:
-    """Polygons as arrays: workers that touch COCO's lists of numbers would each copy gigabytes of them."""
+def _as_arrays(outline: Any) -> Any:
+    """Return an outline with polygons as NumPy arrays; run lengths stay as they are.
+
+    Worker processes share arrays. They would each copy gigabytes of COCO's lists of numbers.
+    """
     return outline if isinstance(outline, dict) else [np.asarray(polygon) for polygon in outline]
 
 
 def images(objects: Detection) -> Iterator[Tensor]:
-    """All images uint8 (3,H,W) in order."""
+    """Yield all images uint8 (3,H,W) in order."""
     yield from _loader(_Images(objects.read), range(len(objects)), len(objects))
 
 
 def _loader(dataset: Dataset[Any], plan: Any, count: int) -> DataLoader[Any]:
-    """One item of `plan` is one of the data set, in order whatever the number of workers."""
+    """Return a loader that yields one item of the data set for each item of `plan`.
+
+    The order does not depend on the number of workers. `count` is the number of images.
+    """
     return DataLoader(
         dataset,
         sampler=plan,
         batch_size=None,
         num_workers=cores(dist.world()) if count > FEW else 0,
-        collate_fn=_same,
-        generator=torch.Generator(),  # a seed for workers is drawn; from the global one that would shift others' draws
+        collate_fn=_identity,
+        # DataLoader draws a seed for its workers. Its own generator keeps that draw from changing
+        # the global random state.
+        generator=torch.Generator(),
     )
 
 
-def _same(item: Any) -> Any:
+def _identity(item: Any) -> Any:
     return item
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The images (index, mirrored) of this rank at each step."""
+    """This rank's images at each step, as pairs (index, mirrored)."""
 
     images: int
     batch: int
@@ -121,39 +134,44 @@ class _Plan:
     seed: int
 
     def __iter__(self) -> Iterator[list[tuple[int, bool]]]:
-        share, orders = self.batch // dist.world(), dict[int, Tensor]()
+        share = self.batch // dist.world()
+        orders: dict[int, Tensor] = {}
         for step in range(self.count):
             first = step * self.batch + dist.rank() * share
-            places = [divmod(place, self.images) for place in range(first, first + share)]
+            positions = [divmod(position, self.images) for position in range(first, first + share)]
             orders = {
                 epoch: orders[epoch] if epoch in orders else self._order(epoch)
-                for epoch, _ in places
+                for epoch, _ in positions
             }
             yield [
-                (int(orders[epoch][place]), self._mirrored(epoch, place)) for epoch, place in places
+                (int(orders[epoch][position]), self._mirrored(epoch, position))
+                for epoch, position in positions
             ]
 
     def _order(self, epoch: int) -> Tensor:
         return rng.permutation(rng.key(self.seed, "detect", "order", epoch), self.images)
 
-    def _mirrored(self, epoch: int, place: int) -> bool:
-        return bool(
-            rng.uniform(rng.fold(rng.key(self.seed, "detect", "flip", epoch), place), 1) < self.flip
-        )
+    def _mirrored(self, epoch: int, position: int) -> bool:
+        key = rng.fold(rng.key(self.seed, "detect", "flip", epoch), position)
+        return bool(rng.uniform(key, 1) < self.flip)
 
 
 @dataclass(frozen=True)
-class _Mirrored(Dataset[Batch]):
-    """Batches of images with their targets, the masks drawn as COCO's metric draws them."""
+class _Batches(Dataset[Batch]):
+    """Batches of images with their targets. An index is a list of pairs (index, mirrored).
+
+    The masks are rasterised as in COCO's metric.
+    """
 
     objects: Detection  # without outlines
-    outlines: list[list[Any]]  # of each image, or none
+    outlines: list[list[Any]]  # of each image; empty if the detector predicts no masks
 
     def __getitem__(self, plan: list[tuple[int, bool]]) -> Batch:
         pairs = [mirrored(*self.pair(index)) if flip else self.pair(index) for index, flip in plan]
         return [image for image, _ in pairs], [target for _, target in pairs]
 
     def pair(self, index: int) -> tuple[Tensor, Target]:
+        """Return an image uint8 (3,H,W) and its target."""
         image, whole = self.objects[index]
         target = {name: whole[name] for name in ("boxes", "labels")}
         if self.outlines[index]:
@@ -163,6 +181,8 @@ class _Mirrored(Dataset[Batch]):
 
 @dataclass(frozen=True)
 class _Images(Dataset[Tensor]):
+    """The images alone."""
+
     read: Files
 
     def __getitem__(self, index: int) -> Tensor:

@@ -1,24 +1,28 @@
-"""A number and all it takes to repeat it."""
+"""Evaluation scores, with everything needed to reproduce them."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 
 class Result(NamedTuple):
-    """What a protocol hands back. `more`: numbers that go with the value, such as top-5; `n`: images judged."""
+    """The return value of a protocol.
+
+    n: number of images evaluated; more: further numbers such as top-5 accuracy; epoch: the epoch of
+    the classifier's training that the value belongs to, for protocols that train a classifier.
+    """
 
     value: float
     unit: str
     settings: dict[str, Any]
     n: int
-    more: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it
+    more: dict[str, Any] = {}  # noqa: RUF012 - this default is never modified
     split: str = "test"
-    epoch: str = "last"  # of the classifier's training, where it has one
+    epoch: str = "last"
 
 
 @dataclass(frozen=True)
 class Score:
-    """A result with the protocol, the data and the seed it belongs to."""
+    """A result together with its protocol, data set and seed."""
 
     value: float
     unit: str
@@ -32,12 +36,13 @@ class Score:
     more: dict[str, Any] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
-        """For scores.json."""
+        """Return the score as a dictionary for scores.json."""
         return asdict(self)
 
     def line(self) -> str:
-        """For people: the value, what goes with it, and on what."""
+        """Return the score as one line of text: protocol, value, further numbers and data."""
         further = "".join(
             f", {name} {value:.2f}" for name, value in self.more.items() if isinstance(value, float)
         )
-        return f"{self.protocol}: {self.value:.2f} {self.unit}{further} ({self.data} {self.split}, n = {self.n})"
+        value = f"{self.value:.2f} {self.unit}"
+        return f"{self.protocol}: {value}{further} ({self.data} {self.split}, n = {self.n})"

@@ -1,4 +1,7 @@
-"""Semi-supervised learning: a classifier, and from a tenth on the backbone with it, trained on few labels."""
+"""Semi-supervised learning: training on 1 % or 10 % of the labels.
+
+With 1 % only a classifier is trained, with 10 % the backbone is fine-tuned with it.
+"""
 
 import copy
 from dataclasses import asdict, dataclass
@@ -11,35 +14,46 @@ from torch.optim import Optimizer
 
 from antipode import optim, rng
 from antipode.data.sources.source import Decoded, Source, subset
-from antipode.data.sources.splits import base
+from antipode.data.sources.splits import data_root
 from antipode.evaluation.classifier import Features, Heads, embed, fit, judge, width
 from antipode.evaluation.linear import Linear, further, one_label, precision, trained
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
 from antipode.schedule import Schedule
 
-CHOSEN = "not stated by MSBReg: epochs, cosine per step to 0, no weight decay, rates fixed"
+CHOSEN = (
+    "not stated by MSBReg: number of epochs, cosine schedule per step to 0, no weight decay, "
+    "learning rates not scaled with the batch size"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Semi:
-    """MSBReg's settings (supplement, section 2.2): SGD with Nesterov momentum .9, batch 1024, two rates.
+    """MSBReg's settings (supplement, section 2.2).
 
-    It states neither epochs nor schedule nor weight decay, nor how rates follow a batch that is smaller because there
-    are fewer images. 50 epochs are the longer of the two that BYOL, whose protocol it mostly follows, tries (from
-    memory of its appendix, not from a source at hand); the rest of CHOSEN is ours.
+    They are SGD with Nesterov momentum 0.9, batch size 1024, and one learning rate each for the
+    classifier and the encoder. MSBReg does not state the number of epochs, the schedule or the
+    weight decay. Nor does it state how the learning rates change if there are fewer images than the
+    batch size. It mostly follows BYOL's protocol; 50 epochs are the longer of the two lengths that
+    BYOL tries (from memory of BYOL's appendix, not checked against the source). The other values in
+    `CHOSEN` are our choice.
+
+    Args:
+        classifier: the learning rate of the classifier.
+        encoder: the learning rate of the backbone, or None to freeze it in eval mode.
+        file: the list of the images to use on ImageNet.
     """
 
     classifier: float
-    encoder: float | None = None  # frozen, in eval mode
-    file: str = ""  # the images on ImageNet
+    encoder: float | None = None
+    file: str = ""
     batch: int = 1024
-    epochs: int = 50  # chosen
+    epochs: int = 50  # our choice
     momentum: float = 0.9
     nesterov: bool = True
 
 
-# the lists of google-research/simclr, one image name per line; MSBReg uses them
+# The lists of google-research/simclr, with one image name per line. MSBReg uses the same lists.
 SEMI = {
     0.01: Semi(classifier=2.0, file="imagenet_subsets/1percent.txt"),
     0.1: Semi(classifier=0.25, encoder=2.5e-4, file="imagenet_subsets/10percent.txt"),
@@ -47,14 +61,17 @@ SEMI = {
 
 
 def run(task: Task, share: float, settings: Semi | None = None) -> Result:
-    """Top-1 accuracy on the test images after the last epoch of training with a share of the train labels."""
+    """Compute the top-1 test accuracy after training with a share of the train labels.
+
+    The accuracy is that of the last epoch. Without `settings`, `share` must be a key of `SEMI`.
+    """
     if settings is None and share not in SEMI:
         raise ValueError(
-            f"semi-supervised learning has settings for shares {', '.join(map(str, SEMI))}, not {share:g}"
+            f"there are settings for the shares {', '.join(map(str, SEMI))}, but not for {share:g}"
         )
     settings = settings or SEMI[share]
     train, test = one_label(task, "train"), one_label(task, "test")
-    images, drawn = few(task, train, share, settings.file)
+    images, selection = few(task, train, share, settings.file)
     features: Features = partial(embed, task.backbone)
     state = precision(task)
     if settings.encoder is None:
@@ -67,7 +84,7 @@ def run(task: Task, share: float, settings: Semi | None = None) -> Result:
     values |= {
         "share": share,
         "images": len(images),
-        "drawn": drawn,
+        "drawn": selection,
         "batch": min(settings.batch, len(images)),
     }
     return Result(
@@ -76,58 +93,72 @@ def run(task: Task, share: float, settings: Semi | None = None) -> Result:
 
 
 def few(task: Task, train: Source, share: float, file: str) -> tuple[Source, str]:
-    """A share of the train images, and how they were drawn: ImageNet's by SimCLR's list, else as many of each class."""
+    """Return a share of the train images and a description of how they were selected.
+
+    On ImageNet they are those of SimCLR's list `file`. On other data they are a random sample with
+    the same number of images of each class.
+    """
     if task.splits.name == "imagenet":
         return subset(train, listed(task, train, file)), file
     assert train.labels is not None
-    return subset(
-        train, balanced(train.labels.cpu(), task.classes, share, task.seed)
-    ), "balanced, from the seed"
+    ids = balanced(train.labels.cpu(), task.classes, share, task.seed)
+    return subset(train, ids), "random, the same number of images per class, from the seed"
 
 
 def balanced(labels: Tensor, classes: int, share: float, seed: int) -> Tensor:
-    """Ascending ids of a share of the images, the same number of each class: 1 at least, all where it has fewer."""
+    """Return the ids of a random share of the images, in ascending order.
+
+    Each class has the same number of images: at least 1, or all images of a class that has fewer.
+    """
     if not 0 < share <= 1:
-        raise ValueError(f"a share of the labels lies in (0, 1], but is {share:g}")
+        raise ValueError(f"the share of labels must lie in (0, 1], got {share:g}")
     counts = labels.bincount(minlength=classes)
     if int(counts.min()) == 0:
-        raise ValueError(
-            f"class {int(counts.argmin())} of {classes} has no train image to learn it from"
-        )
-    each = max(1, round(share * len(labels) / classes))
+        raise ValueError(f"class {int(counts.argmin())} of {classes} has no train image")
+    per_class = max(1, round(share * len(labels) / classes))
     order = rng.permutation(rng.key(seed, "few labels"), len(labels))
-    kinds = labels[order]
-    picked = [order[kinds == kind][:each] for kind in range(classes)]
+    shuffled = labels[order]
+    picked = [order[shuffled == label][:per_class] for label in range(classes)]
     return torch.cat(picked).sort().values
 
 
 def listed(task: Task, train: Source, file: str) -> Tensor:
-    """Ids of the images that a file in the folder of data sets names, one on each line: n01440764_10026.JPEG."""
-    path = _find(base("imagenet", task.root, file, "put SimCLR's lists of images there"), file)
+    """Return the ids, in ascending order, of the train images that a list names.
+
+    `file` is relative to the folder of data sets and has one name per line, such as
+    n01440764_10026.JPEG.
+    """
+    path = _find(data_root("imagenet", task.root, file, "put SimCLR's lists of images there"), file)
     if not isinstance(train, Decoded):
-        raise ValueError(f"the images of {file} are found by name, but this imagenet has none")
-    wanted = dict.fromkeys(line.strip() for line in path.read_text().splitlines() if line.strip())
-    at = {name.rsplit("/", 1)[-1]: index for index, name in enumerate(train.names)}
-    absent = [name for name in wanted if name not in at]
-    if absent or not wanted:
-        first = f", the first: {absent[0]}" if absent else ""
         raise ValueError(
-            f"{len(absent)} of the {len(wanted)} images of {path} are not in the train split{first}"
+            f"{file} lists images by file name, but the images of this imagenet have no file names"
         )
-    return torch.tensor(sorted(at[name] for name in wanted))
+    names = dict.fromkeys(line.strip() for line in path.read_text().splitlines() if line.strip())
+    if not names:
+        raise ValueError(f"{path} lists no images")
+    index = {name.rsplit("/", 1)[-1]: at for at, name in enumerate(train.names)}
+    absent = [name for name in names if name not in index]
+    if absent:
+        raise ValueError(
+            f"{len(absent)} of the {len(names)} images in {path} are not in the train split; "
+            f"the first is {absent[0]}"
+        )
+    return torch.tensor(sorted(index[name] for name in names))
 
 
 def _find(root: Path, file: str) -> Path:
+    """Return the path of a list of images in the folder of data sets."""
     for path in (root / file, root / "imagenet" / file):
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"few labels of imagenet means SimCLR's own choice of images: put {file} of github.com/google-research/simclr "
-        f"at {root / file}"
+        f"semi-supervised learning on imagenet uses SimCLR's lists of images: put {file} of "
+        f"github.com/google-research/simclr at {root / file}"
     )
 
 
 def _frozen(settings: Semi) -> Linear:
+    """Return the settings as those of a linear evaluation, for a frozen backbone."""
     return Linear(
         about="",
         rates=(settings.classifier,),
@@ -141,7 +172,11 @@ def _frozen(settings: Semi) -> Linear:
 
 
 def tuned(task: Task, settings: Semi, rate: float, source: Source) -> tuple[Heads, nn.Module]:
-    """A classifier and a copy of the backbone, trained together, batch norm and all, in float32."""
+    """Train a classifier and a copy of the backbone together, in float32, and return both.
+
+    `rate` is the learning rate of the backbone. Batch norm is in training mode: it uses batch
+    statistics and updates its running statistics.
+    """
     net = copy.deepcopy(task.backbone).requires_grad_(True).train()
     heads = Heads(1, task.classes, width(task), std=0.01, seed=task.seed).to(task.device)
     moves = [
@@ -153,7 +188,8 @@ def tuned(task: Task, settings: Semi, rate: float, source: Source) -> tuple[Head
     fit(task, heads, source, net, moves, factor, batch=batch, epochs=settings.epochs)
     if not all(heads.finite()):
         raise ValueError(
-            f"the weights of the classifier are not finite: a rate of {settings.classifier:g} is too high"
+            "the weights of the classifier are not finite: "
+            f"the learning rate {settings.classifier:g} is too high"
         )
     return heads, net.eval()
 

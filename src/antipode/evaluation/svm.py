@@ -1,7 +1,11 @@
-"""Linear SVMs on frozen features, one class against the rest: Goyal et al. (ICCV 2019) on VOC07, and any other data.
+"""One-vs-rest linear SVMs on frozen features: the protocol of Goyal et al. (ICCV 2019) for VOC07.
 
-N images, D features, K classes. Labels (N,K): 1 present, 0 absent, -1 difficult; one class per image counts as a row
-with a single 1. Facts are from fair_self_supervision_benchmark at 275d104 (tools/svm, extra_scripts, GETTING_STARTED).
+It works on any data set. Labels (N,K) are 1 for a class that is present, 0 for one that is absent
+and -1 for one whose objects are all difficult. Data with one class per image have one 1 per row.
+N images, D features, K classes.
+
+The details are from fair_self_supervision_benchmark at 275d104 (tools/svm, extra_scripts,
+GETTING_STARTED).
 """
 
 import warnings
@@ -21,117 +25,120 @@ from antipode.evaluation.task import Task
 
 Array = NDArray[Any]
 
-# the tool adds 2^-4 to 2^-19 to the list it is given, which in the published commands is 1e-7 to 100
+# The published commands pass 1e-7 to 100. The authors' tool adds 2^-4 to 2^-19 to the list it gets.
 COSTS = tuple(
     sorted([10.0**power for power in range(-7, 3)] + [2.0**-power for power in range(4, 20)])
 )
 FOLDS = 3
-STEPS = 2000
+STEPS = 2000  # limit on the iterations of one fit
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
 SAMPLES = 5
-SMALL = 1e9  # numbers to fit on below which starting other processes takes longer
+SMALL = 1e9  # with fewer feature values to fit on, worker processes do not pay off
 
 
 def svm_voc07(task: Task, *, costs: tuple[float, ...] = COSTS) -> Result:
-    """Mean average precision over classes of one linear SVM each; 3 folds of train choose the cost of each class."""
+    """Compute the mean average precision (mAP) of one linear SVM per class.
+
+    3-fold cross-validation on the train images chooses the cost of each class.
+    """
     train, test = (present(task, part) for part in ("train", "test"))
     kept = [
-        one
-        for one in range(task.classes)
-        if min(_count(train, one)) >= FOLDS and (test[:, one] == 1).any()
+        label
+        for label in range(task.classes)
+        if min(_count(train, label)) >= FOLDS and (test[:, label] == 1).any()
     ]
     if not kept:
         raise ValueError(
-            f"no class of {task.splits.name} has {FOLDS} train images with it, {FOLDS} without it and one in test"
+            f"no class of {task.splits.name} has {FOLDS} train images with it, {FOLDS} train "
+            "images without it and a test image with it"
         )
-    x, probe = (normal(task.features(part).x) for part in ("train", "test"))
-    jobs = ((x, np.where(train[:, one] == 1, 1, -1), costs, task.seed) for one in kept)
-    size = x.size * len(kept) * len(costs) * FOLDS
-    chosen = list(spread_out(choose, jobs, len(kept), size, "classes"))
-    names = task.splits.classes or [str(one) for one in range(task.classes)]
-    found = {}
-    for one, svm in zip(kept, chosen, strict=True):
-        judged = test[:, one] >= 0
-        found[names[one]] = 100 * average_precision(
-            probe[judged] @ svm.weight + svm.bias, test[judged, one]
-        )
+    train_x, test_x = (normal(task.features(part).x) for part in ("train", "test"))
+    jobs = ((train_x, np.where(train[:, label] == 1, 1, -1), costs, task.seed) for label in kept)
+    size = train_x.size * len(kept) * len(costs) * FOLDS
+    svms = list(spread_out(choose, jobs, len(kept), size, "classes"))
+    names = task.splits.classes or [str(label) for label in range(task.classes)]
+    precisions = {}
+    for label, svm in zip(kept, svms, strict=True):
+        judged = test[:, label] >= 0
+        scores = test_x[judged] @ svm.weight + svm.bias
+        precisions[names[label]] = 100 * average_precision(scores, test[judged, label])
     settings = _settings(costs) | {
         "folds": FOLDS,
         "chosen by": "average precision on held-out train images, per class",
     }
     more = {
-        "average precision": found,
-        "cost": {names[one]: svm.cost for one, svm in zip(kept, chosen, strict=True)},
-        "unfinished fits": sum(svm.unfinished for svm in chosen),
-        "left out": [names[one] for one in range(task.classes) if one not in kept],
+        "average precision": precisions,
+        "cost": {names[label]: svm.cost for label, svm in zip(kept, svms, strict=True)},
+        "unfinished fits": sum(svm.unfinished for svm in svms),
+        "left out": [names[label] for label in range(task.classes) if label not in kept],
     }
-    return Result(float(np.mean(list(found.values()))), "% mAP", settings, len(probe), more)
+    return Result(float(np.mean(list(precisions.values()))), "% mAP", settings, len(test_x), more)
 
 
 def lowshot_svm(
     task: Task, *, costs: tuple[float, ...] = COSTS, shots: tuple[int, ...] = SHOTS
 ) -> Result:
-    """Mean average precision of SVMs on k images per class, the mean over 5 samples and over k = 1, 2, 4 to 96.
+    """Compute the mAP of linear SVMs trained on k images per class.
 
-    A sample has, for every class anew, k images with it and k (K-1) without. The cost is one number for each k: the
-    best on the train images outside the samples. (The authors' scripts take the best on test.)
+    The value is the mean over 5 samples and over k = 1, 2, 4 to 96. In a sample, every class has
+    its own k images with the class and k (K-1) images without it. One cost is chosen for each k:
+    the best on the train images outside the samples. (The authors' scripts choose the best on the
+    test images.)
     """
     train, test = (present(task, part) for part in ("train", "test"))
     usable = [k for k in shots if _enough(train, k)]
     if not usable:
-        least = int(min((train == 1).sum(0)))
+        k = shots[0]
         raise ValueError(
-            f"{task.splits.name} has classes of {least} train images, too few for a sample of {shots[0]}"
+            f"{task.splits.name} has too few train images for samples with k = {k}: each class "
+            f"needs {k} images with it and {k * (task.classes - 1)} without it, and at least one "
+            f"class more of both; the smallest class has {int(min((train == 1).sum(0)))} images"
         )
-    x, probe = (normal(task.features(part).x) for part in ("train", "test"))
-    plan = [
-        (k, sample) for k in reversed(usable) for sample in range(SAMPLES)
-    ]  # the long ones first
-    jobs = ((x, train, probe, test, k, costs, (task.seed, sample)) for k, sample in plan)
-    size = sum(usable) * SAMPLES * task.classes**2 * x.shape[1] * len(costs)
-    shot = dict(zip(plan, spread_out(sampled, jobs, len(plan), size, "samples"), strict=True))
-    found, peeked = {}, []
+    train_x, test_x = (normal(task.features(part).x) for part in ("train", "test"))
+    plan = [(k, sample) for k in reversed(usable) for sample in range(SAMPLES)]  # slowest first
+    jobs = ((train_x, train, test_x, test, k, costs, (task.seed, sample)) for k, sample in plan)
+    size = sum(usable) * SAMPLES * task.classes**2 * train_x.shape[1] * len(costs)
+    results = dict(zip(plan, spread_out(sampled, jobs, len(plan), size, "samples"), strict=True))
+    by_k = {}
+    chosen_on_test = []
     for k in usable:
+        # mAP (SAMPLES,costs) on the rest of train and on test
         rest, tested = (
-            np.stack([shot[k, sample][i] for sample in range(SAMPLES)]) for i in (0, 1)
-        )  # (5,costs)
+            np.stack([results[k, sample][i] for sample in range(SAMPLES)]) for i in (0, 1)
+        )
         best = int(np.argmax(rest.mean(0)))
-        mine = 100 * tested[:, best]
-        found[f"k={k}"] = {
-            "mean": float(mine.mean()),
-            "std": float(mine.std()),
+        percents = 100 * tested[:, best]
+        by_k[f"k={k}"] = {
+            "mean": float(percents.mean()),
+            "std": float(percents.std()),
             "cost": costs[best],
         }
-        peeked.append(100 * float(tested.mean(0).max()))
+        chosen_on_test.append(100 * float(tested.mean(0).max()))
     settings = _settings(costs) | {
         "k": usable,
         "samples": SAMPLES,
         "negatives": "k (K-1)",
         "chosen by": "mean average precision on train images outside the samples, per k",
     }
-    more = found | {
-        "cost chosen on test": float(np.mean(peeked)),  # as published figures are
-        "unfinished fits": sum(each[2] for each in shot.values()),
+    more = by_k | {
+        "cost chosen on test": float(np.mean(chosen_on_test)),  # comparable with published numbers
+        "unfinished fits": sum(unfinished for _, _, unfinished in results.values()),
         "left out": [k for k in shots if k not in usable],
     }
-    return Result(
-        float(np.mean([each["mean"] for each in found.values()])),
-        "% mAP",
-        settings,
-        len(probe),
-        more,
-    )
+    value = float(np.mean([entry["mean"] for entry in by_k.values()]))
+    return Result(value, "% mAP", settings, len(test_x), more)
 
 
 def _settings(costs: tuple[float, ...]) -> dict[str, Any]:
+    """Return the settings that both protocols share."""
     return {
         "costs": list(costs),
-        "class weights": "2 present, 1 absent",
+        "class weights": "2 for present, 1 for absent",
         "loss": "squared hinge, L2 penalty, dual",
         "tolerance": 1e-4,
         "steps": STEPS,
-        "features": "backbone, of length one",
-        "average precision": "all points, monotone envelope",
+        "features": "backbone, normalised to length 1",
+        "average precision": "area under the whole curve, with monotone precision",
     }
 
 
@@ -139,55 +146,67 @@ def _settings(costs: tuple[float, ...]) -> dict[str, Any]:
 
 
 def present(task: Task, part: str) -> Array:
-    """Labels (N,K) of a part: 1, 0 or -1."""
+    """Return the labels (N,K) of the train or test images: 1, 0 or -1."""
     labels = task.labels(part)
     if labels.ndim == 1:
-        labels = torch.nn.functional.one_hot(labels, max(task.classes, int(labels.max()) + 1))[
-            :, : task.classes
-        ]
-    found: Array = labels.numpy()
-    return found
+        count = max(task.classes, int(labels.max()) + 1)
+        labels = torch.nn.functional.one_hot(labels, count)[:, : task.classes]
+    array: Array = labels.numpy()
+    return array
 
 
 def normal(x: Tensor) -> Array:
-    """Features (N,D) over their lengths, in float64; 1e-5 is added to the length as the authors do."""
-    wide: Array = x.double().numpy()
-    if not np.isfinite(wide).all():
-        raise ValueError(
-            "an SVM needs features that are numbers, and some are infinite or not a number"
-        )
-    unit: Array = wide / (np.linalg.norm(wide, axis=1, keepdims=True) + 1e-5)
+    """Return features (N,D) divided by their length, in float64.
+
+    1e-5 is added to the length, as in the authors' code.
+    """
+    double: Array = x.double().numpy()
+    if not np.isfinite(double).all():
+        raise ValueError("an SVM needs finite features, but some are NaN or infinite")
+    unit: Array = double / (np.linalg.norm(double, axis=1, keepdims=True) + 1e-5)
     return unit
 
 
-def _count(labels: Array, one: int) -> tuple[int, int]:
-    """Train images with a class, and without (difficult ones are negatives in training)."""
-    positive = int((labels[:, one] == 1).sum())
+def _count(labels: Array, label: int) -> tuple[int, int]:
+    """Return the number of train images with a class and without it.
+
+    Difficult images count as images without it: they are negatives in training.
+    """
+    positive = int((labels[:, label] == 1).sum())
     return positive, len(labels) - positive
 
 
 def _enough(labels: Array, k: int) -> bool:
-    """Whether every class has k images with it and k (K-1) without, and one of them more, to choose a cost by."""
-    positive, negative = (labels == 1).sum(0), (labels == 0).sum(0)
-    enough = (positive >= k).all() and (negative >= max(1, k * (labels.shape[1] - 1))).all()
-    return bool(enough and ((positive > k) & (negative > k * (labels.shape[1] - 1))).any())
+    """Return whether there are enough train images for samples with k images per class.
+
+    Every class needs k images with it and k (K-1) images without it. At least one class needs more
+    of both, so that images are left to choose a cost on.
+    """
+    positive = (labels == 1).sum(0)
+    negative = (labels == 0).sum(0)
+    negatives = k * (labels.shape[1] - 1)
+    enough = (positive >= k).all() and (negative >= max(1, negatives)).all()
+    return bool(enough and ((positive > k) & (negative > negatives)).any())
 
 
 # SVMs
 
 
 class Svm(NamedTuple):
-    """A linear SVM of the chosen cost; `unfinished` counts the fits on the way that ran out of steps."""
+    """A linear SVM with the chosen cost."""
 
     weight: Array  # (D,)
     bias: float
     cost: float
-    scores: list[float]  # of each cost on held-out images
-    unfinished: int
+    scores: list[float]  # average precision of each cost on held-out images
+    unfinished: int  # the number of fits, including those in the folds, that ran out of steps
 
 
 def fitted(x: Array, sign: Array, cost: float, seed: int) -> tuple[Array, float, int]:
-    """Weight (D,), bias and 1 where it ran out of steps, else 0, of an SVM on x (N,D) with signs +1 and -1 (N,)."""
+    """Fit an SVM on features x (N,D) with signs +1 and -1 (N,).
+
+    Return the weight (D,), the bias, and 1 if the fit ran out of steps, else 0.
+    """
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415
     from sklearn.svm import LinearSVC  # noqa: PLC0415
 
@@ -200,36 +219,40 @@ def fitted(x: Array, sign: Array, cost: float, seed: int) -> tuple[Array, float,
         dual=True,
         tol=1e-4,
         max_iter=STEPS,
-        random_state=seed % 2**32,  # all that scikit-learn takes
+        random_state=seed % 2**32,  # the range that scikit-learn accepts
     )
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # counted instead: hundreds of fits may say it
+        # Fits that do not converge are counted instead: hundreds of them may warn.
+        warnings.simplefilter("ignore", ConvergenceWarning)
         svm.fit(x, sign)
     return svm.coef_[0], float(svm.intercept_[0]), int(svm.n_iter_ >= STEPS)
 
 
 def choose(x: Array, sign: Array, costs: tuple[float, ...], seed: int) -> Svm:
-    """The SVM whose cost has the highest mean average precision over 3 folds in order, fitted on all of x (N,D)."""
+    """Choose the cost by cross-validation and return the SVM fitted with it on all of x (N,D).
+
+    The chosen cost has the highest mean of the average precision over 3 stratified folds, which are
+    not shuffled.
+    """
     from sklearn.metrics import average_precision_score  # noqa: PLC0415
     from sklearn.model_selection import StratifiedKFold  # noqa: PLC0415
 
     folds = list(StratifiedKFold(FOLDS).split(x, sign))
-    scores, unfinished = [], 0
+    scores = []
+    unfinished = 0
     for cost in costs:
         precisions = []
-        for fit, held in folds:
-            weight, bias, short = fitted(x[fit], sign[fit], cost, seed)
-            # scikit-learn's average precision, without the envelope, as in the authors' cross-validation
-            precisions.append(
-                float(average_precision_score(sign[held] == 1, x[held] @ weight + bias))
-            )
-            unfinished += short
+        for train, test in folds:
+            weight, bias, ran_out = fitted(x[train], sign[train], cost, seed)
+            # scikit-learn's average precision, in which precision is not made monotone, as in the
+            # authors' cross-validation
+            precision = average_precision_score(sign[test] == 1, x[test] @ weight + bias)
+            precisions.append(float(precision))
+            unfinished += ran_out
         scores.append(float(np.mean(precisions)))
     cost = costs[int(np.argmax(scores))]
-    weight, bias, short = fitted(x, sign, cost, seed)
-    return Svm(weight, bias, cost, scores, unfinished + short)
+    weight, bias, ran_out = fitted(x, sign, cost, seed)
+    return Svm(weight, bias, cost, scores, unfinished + ran_out)
 
 
 def sampled(
@@ -241,48 +264,73 @@ def sampled(
     costs: tuple[float, ...],
     seeds: tuple[int, int],
 ) -> tuple[Array, Array, int]:
-    """One sample of k images per class: mAP (costs,) on the rest of train and on test, and fits out of steps."""
-    rest, tested, unfinished = [], [], 0
-    for one in range(labels.shape[1]):
-        yes, no = drawn(labels[:, one], k, labels.shape[1], (*seeds, one))
-        mine = np.concatenate([yes, no])
-        sign = np.where(labels[mine, one] == 1, 1, -1)
-        fits = [fitted(x[mine], sign, cost, seeds[0]) for cost in costs]
-        weight, bias = np.stack([fit[0] for fit in fits], 1), np.array([fit[1] for fit in fits])
+    """Fit SVMs on one sample of k images per class.
+
+    Return the mAP (costs,) on the rest of train, the mAP (costs,) on test, and the number of fits
+    that ran out of steps.
+
+    Args:
+        x: the features of the train images (N,D).
+        labels: the labels of the train images (N,K).
+        probe: the features of the test images.
+        truth: the labels of the test images.
+        k: the number of images per class.
+        costs: the costs to try.
+        seeds: the seed and the number of the sample.
+    """
+    rest = []
+    tested = []
+    unfinished = 0
+    classes = labels.shape[1]
+    for label in range(classes):
+        positive, negative = drawn(labels[:, label], k, classes, (*seeds, label))
+        sample = np.concatenate([positive, negative])
+        sign = np.where(labels[sample, label] == 1, 1, -1)
+        fits = [fitted(x[sample], sign, cost, seeds[0]) for cost in costs]
+        weight = np.stack([fit[0] for fit in fits], 1)  # (D,costs)
+        bias = np.array([fit[1] for fit in fits])
         unfinished += sum(fit[2] for fit in fits)
-        left = np.setdiff1d(np.flatnonzero(labels[:, one] >= 0), mine)
-        judged = np.flatnonzero(truth[:, one] >= 0)
-        rest.append(_each(x[left] @ weight + bias, labels[left, one]))
-        tested.append(_each(probe[judged] @ weight + bias, truth[judged, one]))
+        left = np.setdiff1d(np.flatnonzero(labels[:, label] >= 0), sample)
+        judged = np.flatnonzero(truth[:, label] >= 0)
+        rest.append(_precisions(x[left] @ weight + bias, labels[left, label]))
+        tested.append(_precisions(probe[judged] @ weight + bias, truth[judged, label]))
     return np.nanmean(rest, 0), np.nanmean(tested, 0), unfinished
 
 
 def drawn(label: Array, k: int, classes: int, seeds: tuple[int, ...]) -> tuple[Array, Array]:
-    """Places of k images with a class and of k (K-1) without it, of labels (N,)."""
-    picks = []
+    """Draw k images with a class and k (K-1) images without it from its labels (N,).
+
+    Return the indices of both.
+    """
+    samples = []
     for value, count in ((1, k), (0, k * (classes - 1))):
-        there = np.flatnonzero(label == value)
-        chance = rng.permutation(rng.key(*seeds, "low shot", k, value), len(there))
-        picks.append(there[chance[:count].numpy()])
-    return picks[0], picks[1]
+        indices = np.flatnonzero(label == value)
+        order = rng.permutation(rng.key(*seeds, "low shot", k, value), len(indices))
+        samples.append(indices[order[:count].numpy()])
+    return samples[0], samples[1]
 
 
-def _each(scores: Array, truth: Array) -> list[float]:
+def _precisions(scores: Array, truth: Array) -> list[float]:
+    """Return the average precision of every column of scores (N,costs)."""
     return [average_precision(column, truth) for column in scores.T]
 
 
 def average_precision(scores: Array, truth: Array) -> float:
-    """The area under precision over recall, precision made monotone from the right; NaN where no image is positive.
+    """Return the area under the precision-recall curve, or NaN if no image is positive.
 
-    scores (N,); truth (N,), positive where above 0. Images of equal score come in together.
+    The precision at a recall is the best precision at that recall or a higher one. Images with
+    equal scores enter the curve together.
+
+    Args:
+        scores: the scores of the images (N,).
+        truth: the labels of the images (N,), above 0 for positive images.
     """
     order = np.argsort(-scores, kind="stable")
     hits = np.cumsum(truth[order] > 0)
     if not len(hits) or not hits[-1]:
         return float("nan")
-    last = np.append(
-        np.flatnonzero(np.diff(scores[order])), len(scores) - 1
-    )  # of every group of equals
+    # the last image of every group of equal scores
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
     precision = hits[last] / (last + 1)
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
     steps = np.diff(hits[last], prepend=0) / hits[-1]
@@ -292,12 +340,13 @@ def average_precision(scores: Array, truth: Array) -> float:
 def spread_out(
     work: Callable[..., Any], jobs: Iterable[tuple[Any, ...]], count: int, size: float, what: str
 ) -> Iterator[Any]:
-    """The results in order, from one process per core where that pays.
+    """Yield the results of `work` on each of `count` jobs, in order, with a progress bar.
 
-    Processes, not threads: liblinear's random numbers are one stream per process, and threads would mix their draws.
+    Jobs of a total `size` above `SMALL` run in one process per core. They do not run in threads,
+    because liblinear has one random number stream per process, which threads would share.
     """
     from sklearn.utils.parallel import Parallel, delayed  # noqa: PLC0415
 
     processes = cores(1) if size > SMALL else 1
-    done = Parallel(n_jobs=processes, return_as="generator")(delayed(work)(*job) for job in jobs)
-    return track(done, count, what, least=1)
+    results = Parallel(n_jobs=processes, return_as="generator")(delayed(work)(*job) for job in jobs)
+    return track(results, count, what, least=1)

@@ -1,7 +1,9 @@
-"""A frozen backbone on a data set: what every protocol gets."""
+"""What every protocol gets: a frozen backbone on a data set."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +12,42 @@ from antipode.data.sources.source import Source
 from antipode.data.sources.splits import Splits
 from antipode.data.views.views import Views
 from antipode.evaluation.features import extract
+from antipode.evaluation.score import Result
 from antipode.types import Features
+
+
+class Protocol(NamedTuple):
+    """A named evaluation with fixed settings.
+
+    Args:
+        run: function from a `Task` to its `Result`.
+        about: a description in one line, for lists.
+        data: the data set that the protocol belongs to, or None for the data set of the run.
+    """
+
+    run: Callable[["Task"], Result]
+    about: str
+    data: str | None = None
 
 
 @dataclass
 class Task:
-    """The backbone is in eval mode and nobody's to change: a protocol that trains it takes a copy.
+    """A frozen backbone on a data set.
 
-    size: side of a view in pixels; look: the one view without chance; head: the projection of a run, where there is
-    one; root: the folder of data sets; cache: a folder for features.
+    Args:
+        backbone: the network, in eval mode. It must not be modified: a protocol that trains it
+            takes a copy.
+        splits: the train and test images.
+        size: the side of a view in pixels.
+        eval_view: makes the evaluation view of an image.
+        device: the device that the backbone is on.
+        seed: the seed of whatever a protocol draws at random.
+        head: the projection head, if it is at hand.
+        root: the folder with data sets.
+        cache: a folder to store features in.
+        make_head: returns the projection head. It is called once, when a protocol first needs the
+            head, because it reads a checkpoint.
+        computed: the features that were already computed, by split and network.
     """
 
     backbone: nn.Module
@@ -30,52 +59,75 @@ class Task:
     head: nn.Module | None = None
     root: str | None = None
     cache: Path | None = None
-    found: dict[tuple[str, str], Features] = field(default_factory=dict, repr=False)
+    make_head: Callable[[], nn.Module | None] | None = field(default=None, repr=False)
+    computed: dict[tuple[str, str], Features] = field(default_factory=dict, repr=False)
 
     def features(self, part: str, of: str = "backbone") -> Features:
-        """Features of the train or test images, made once."""
-        if (part, of) not in self.found:
-            self.found[part, of] = extract(
+        """Return the features of the train or test images, which are computed once.
+
+        `of` is "backbone", or "head" for the output of the projection head.
+        """
+        if (part, of) not in self.computed:
+            self.computed[part, of] = extract(
                 self.network(of), self.eval_view, self.labelled(part), cache=self.cache
             )
-        return self.found[part, of]
+        return self.computed[part, of]
 
     def network(self, of: str = "backbone") -> nn.Module:
-        """The backbone, or the backbone with its head."""
+        """Return the backbone, followed by its projection head if `of` is "head"."""
         if of == "backbone":
             return self.backbone
-        if self.head is None:
-            raise ValueError("there is no head here: only the checkpoint of a run has one")
-        return nn.Sequential(self.backbone, self.head)
+        head = self.projection()
+        if head is None:
+            raise ValueError(
+                "there is no projection head: only a run that has a checkpoint has one"
+            )
+        return nn.Sequential(self.backbone, head)
+
+    def projection(self) -> nn.Module | None:
+        """Return the projection head on the task's device, or None if there is none."""
+        if self.head is None and self.make_head is not None:
+            head = self.make_head()
+            self.make_head = None
+            self.head = None if head is None else head.to(self.device)
+        return self.head
 
     def labelled(self, part: str) -> Source:
-        """The train or test images, refused where no protocol could judge by their labels."""
+        """Return the train or test images.
+
+        Raises ValueError if there are no such images, if some of them have no label, or if all
+        train images have the same class.
+        """
         source = self.splits.train if part == "train" else self.splits.test
         if source is None:
             raise ValueError(f"{self.splits.name} has no {part} split to score on")
         labels = source.labels
         if labels is None or (labels.ndim == 1 and len(labels) and bool((labels < 0).all())):
             raise ValueError(
-                f"{self.splits.name} has no labels for its {part} images, and a score needs them"
+                f"{self.splits.name} has no labels for its {part} images, but a score needs them"
             )
         if labels.ndim == 1 and (absent := int((labels < 0).sum())):
-            whole = f"{absent} of the {len(labels)} {part} images of {self.splits.name}"
-            raise ValueError(f"{whole} have no label, and a score needs one for each")
+            raise ValueError(
+                f"{absent} of the {len(labels)} {part} images of {self.splits.name} have no label, "
+                "but a score needs a label for every image"
+            )
         if part == "train" and labels.ndim == 1 and int(labels.min()) == int(labels.max()):
             raise ValueError(
-                f"{self.splits.name} has images of one class only, and a score needs two at least"
+                f"{self.splits.name} has images of one class only, but a score needs at least two "
+                "classes"
             )
         return source
 
     def labels(self, part: str) -> Tensor:
-        """Labels (N,) or (N,K) of the train or test images."""
+        """Return the labels (N,) or (N,K) of the train or test images, on the CPU."""
         labels = self.labelled(part).labels
         assert labels is not None
         return labels.cpu()
 
     @property
     def classes(self) -> int:
-        """How many there are."""
-        names = self.splits.classes
+        """The number of classes."""
         labels = self.labels("train")
-        return labels.shape[1] if labels.ndim == 2 else max(int(labels.max()) + 1, len(names or ()))
+        if labels.ndim == 2:
+            return labels.shape[1]
+        return max(int(labels.max()) + 1, len(self.splits.classes or ()))

@@ -1,29 +1,39 @@
-"""Backbones: ResNets of any width with torchvision's key names, timm's by name, any module.
+"""Backbones: ResNets of any width, timm's models by name, or any module.
 
-The residual blocks are torchvision's. The assembly is ours because torchvision's `ResNet` fixes the width at 64 and
-the stem at ImageNet's; EqCo's table 7 needs ResNet-50 at two and four times the width, small images another stem.
+The ResNets have torchvision's parameter names. torchvision's own `ResNet` fixes the width at 64 and
+the stem at ImageNet's. EqCo's table 7 needs ResNet-50 at two and four times the width, and small
+images need another stem. Shapes: N images, C channels, H W pixels, D features, T tokens.
 """
 
 import copy
-import difflib
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck
+
+from antipode.names import closest, unknown
+from antipode.nets.blocks import BasicBlock, Bottleneck, last_norms
 
 Stem = Literal["imagenet", "half", "small"]
 
-STEMS = {  # kernel, stride, padding of the first convolution; is there a max pool
+STEMS = {  # kernel, stride and padding of the first convolution; whether a max pool follows
     "imagenet": (7, 2, 3, True),
-    "half": (3, 2, 1, False),  # 64 px, or 32 px on a CPU
-    "small": (3, 1, 1, False),  # the 32 px papers'
+    "half": (3, 2, 1, False),  # for 64 px, or for 32 px on a CPU
+    "small": (3, 1, 1, False),  # of the papers with 32 px images
 }
 
 
 class Shape(NamedTuple):
-    """What makes one ResNet."""
+    """The architecture of a ResNet.
+
+    Args:
+        block: the class of its residual blocks.
+        layers: the number of blocks in each of the four stages.
+        width: the number of channels of the first stage.
+        groups: the number of groups of the 3x3 convolutions.
+        per_group: scales the width of the 3x3 convolutions, see `Bottleneck`.
+    """
 
     block: type[BasicBlock] | type[Bottleneck]
     layers: tuple[int, int, int, int]
@@ -33,7 +43,7 @@ class Shape(NamedTuple):
 
 
 RESNETS = {
-    "resnet10-slim": Shape(BasicBlock, (1, 1, 1, 1), 16),  # for CPUs and tests: 0.3 M weights
+    "resnet10-slim": Shape(BasicBlock, (1, 1, 1, 1), 16),  # 0.3 M weights, for CPUs and tests
     "resnet10-slimx2": Shape(BasicBlock, (1, 1, 1, 1), 32),
     "resnet18": Shape(BasicBlock, (2, 2, 2, 2)),
     "resnet18x2": Shape(BasicBlock, (2, 2, 2, 2), 128),
@@ -41,27 +51,27 @@ RESNETS = {
     "resnet50": Shape(Bottleneck, (3, 4, 6, 3)),
     "resnet101": Shape(Bottleneck, (3, 4, 23, 3)),
     "resnet152": Shape(Bottleneck, (3, 8, 36, 3)),
-    "resnet50x2": Shape(
-        Bottleneck, (3, 4, 6, 3), 128
-    ),  # every layer twice as wide, as in EqCo's table 7
+    # every layer is twice or four times as wide, as in EqCo's table 7
+    "resnet50x2": Shape(Bottleneck, (3, 4, 6, 3), 128),
     "resnet50x4": Shape(Bottleneck, (3, 4, 6, 3), 256),
-    "wide_resnet50_2": Shape(
-        Bottleneck, (3, 4, 6, 3), 64, 1, 128
-    ),  # torchvision's: only the inner 3x3 is wider
+    # torchvision's: only the 3x3 convolutions are wider
+    "wide_resnet50_2": Shape(Bottleneck, (3, 4, 6, 3), 64, 1, 128),
     "resnext50_32x4d": Shape(Bottleneck, (3, 4, 6, 3), 64, 32, 4),
 }
-SUPERVISED = tuple(
-    name for name in RESNETS if not name.endswith(("-slim", "x2", "x4"))
-)  # torchvision has weights
+# the ResNets that torchvision has ImageNet weights for
+SUPERVISED = tuple(name for name in RESNETS if not name.endswith(("-slim", "x2", "x4")))
 
 
 class ResNet(nn.Module):
-    """Images (N,C,H,W) -> features (N,width). Keys as torchvision's, without fc."""
+    """A ResNet without classifier: images (N,C,H,W) -> features (N,width).
+
+    The keys of its state dict are those of torchvision's ResNet, without `fc`.
+    """
 
     def __init__(self, shape: Shape, *, stem: Stem = "imagenet", channels: int = 3) -> None:
         super().__init__()
         if stem not in STEMS:
-            raise ValueError(f"the stem is one of {', '.join(STEMS)}, not {stem!r}")
+            raise ValueError(f"the stem must be one of {', '.join(STEMS)}, got {stem!r}")
         if channels < 1:
             raise ValueError(f"images need at least one channel, got {channels}")
         first = shape.width
@@ -81,7 +91,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features (N,width) of images (N,C,H,W)."""
+        """Return features (N,width) of images (N,C,H,W)."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         features: Tensor = self.avgpool(x).flatten(1)
@@ -89,15 +99,18 @@ class ResNet(nn.Module):
 
 
 def _layer(shape: Shape, inner: int, number: int) -> nn.Sequential:
-    """Stage `number` of a ResNet, from `inner` channels; all but the first halve the resolution."""
-    planes, stride = shape.width << number, 1 if number == 0 else 2
+    """Return stage `number` of a ResNet, which has `inner` input channels.
+
+    Every stage except the first halves the resolution.
+    """
+    planes = shape.width << number
+    stride = 1 if number == 0 else 2
     outer = planes * shape.block.expansion
     shortcut = None
     if stride > 1 or inner != outer:
         shortcut = nn.Sequential(
             nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer)
         )
-    # torchvision scales the bottleneck's inner width by per_group/64; BasicBlock takes the default only
     options = (shape.groups, shape.per_group)
     blocks = [shape.block(inner, planes, stride, shortcut, *options)]
     blocks += [
@@ -107,7 +120,15 @@ def _layer(shape: Shape, inner: int, number: int) -> nn.Sequential:
 
 
 class Wrapped(nn.Module):
-    """Any network as a backbone: its output is pooled to (N,width) if it is a map or a sequence of tokens."""
+    """Any network as a backbone.
+
+    A feature map (N,D,H,W) or tokens (N,T,D) are averaged to features (N,D).
+
+    Args:
+        net: the network.
+        channels: the number of channels of its images.
+        size: the side of its images in pixels, if it accepts no other size.
+    """
 
     def __init__(self, net: nn.Module, channels: int = 3, size: int | None = None) -> None:
         super().__init__()
@@ -115,49 +136,56 @@ class Wrapped(nn.Module):
         self.width, self.pools = self._measure(channels, size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features (N,width) of images (N,C,H,W)."""
-        out = self._answer(x)
+        """Return features (N,width) of images (N,C,H,W)."""
+        out = self._output(x)
         if out.ndim == 4:
             return out.mean((2, 3))
         return out.mean(1) if out.ndim == 3 else out
 
-    def _answer(self, x: Tensor) -> Tensor:
-        """What the network itself returns."""
+    def _output(self, x: Tensor) -> Tensor:
+        """Return the output of the network itself."""
         out = self.net(x)
         if not isinstance(out, Tensor):
             raise ValueError(f"a backbone must return one tensor, got {type(out).__name__}")
         return out
 
     def tried(self, channels: int, size: int) -> Tensor:
-        """What comes of one grey image, in eval mode; what the network refuses is a ValueError."""
+        """Return the features (1,width) of one grey image, computed in eval mode.
+
+        Raises ValueError if the network does not accept such an image.
+        """
         return self._try(self.forward, channels, size)
 
     @torch.no_grad()
-    def _try(self, answer: Callable[[Tensor], Tensor], channels: int, size: int) -> Tensor:
-        where = next(self.net.parameters(), torch.zeros(()))
+    def _try(self, compute: Callable[[Tensor], Tensor], channels: int, size: int) -> Tensor:
+        like = next(self.net.parameters(), torch.zeros(()))
         modes = {module: module.training for module in self.net.modules()}
         self.net.eval()
         try:
-            return answer(where.new_full((1, channels, size, size), 0.5))
+            return compute(like.new_full((1, channels, size, size), 0.5))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise ValueError(
-                f"the backbone takes no {size} px images of {channels} channels: {error}"
+                f"the backbone does not accept {size} px images of {channels} channels: {error}"
             ) from None
         finally:
             for module, mode in modes.items():
                 module.training = mode
 
     def _measure(self, channels: int, size: int | None) -> tuple[int, bool]:
-        """The feature width and whether it takes pooling; without a size CIFAR's or, if refused, ImageNet's."""
+        """Return the number of features, and whether the output must be averaged to get them.
+
+        Without a size, CIFAR's 32 px are tried first, then ImageNet's 224 px.
+        """
         try:
-            out = self._try(self._answer, channels, size or 32)
+            out = self._try(self._output, channels, size or 32)
         except ValueError:
             if size:
                 raise
-            out = self._try(self._answer, channels, 224)
+            out = self._try(self._output, channels, 224)
         if out.ndim not in (2, 3, 4):
             raise ValueError(
-                f"a backbone must return (N,D), a map (N,D,H,W) or tokens (N,T,D), got {out.ndim} axes"
+                "a backbone must return features (N,D), a map (N,D,H,W) or tokens (N,T,D), "
+                f"got a tensor with {out.ndim} axes"
             )
         return out.shape[2 if out.ndim == 3 else 1], out.ndim > 2
 
@@ -165,91 +193,91 @@ class Wrapped(nn.Module):
 def backbone(
     net: str | nn.Module, *, stem: Stem | None = None, channels: int = 3, size: int | None = None
 ) -> nn.Module:
-    """A backbone with `.width`, by name ("resnet18", "timm:vit_small_patch16_224") or from a module of one's own.
+    """Return a backbone with an attribute `width`, its number of features.
 
-    The weights of a module are used as they are, not copied: training it trains the caller's. A classifier of
-    torchvision's is left out, since logits are no features. `stem` ("imagenet" by default) is for our ResNets. `size`
-    is that of the images, for a network that takes no other; one that states its `width` needs none.
+    Args:
+        net: a name, such as "resnet18" or "timm:vit_small_patch16_224", or your own module. The
+            weights of a module are used and not copied, so that training the backbone trains your
+            module. The classifier of a torchvision model is left out, because logits are not
+            features.
+        stem: the first layers of a ResNet by name, "imagenet" by default.
+        channels: the number of channels of the images.
+        size: the side of the images in pixels. It is needed only for a network that accepts no
+            other size and does not state its `width`.
     """
     if isinstance(net, nn.Module):
         if stem is not None:
-            raise ValueError(f"the stem {stem!r} is for backbones by name; this one has its own")
-        return _given(net, channels, size)
+            raise ValueError(f"the stem {stem!r} is for backbones by name; a module has its own")
+        return _from_module(net, channels, size)
     if not isinstance(net, str):
         raise ValueError(f"a backbone is a name or a module, not {net!r}")
     if net.startswith("timm:"):
         if stem is not None:
-            raise ValueError(f"the stem {stem!r} is for our ResNets; {net} has its own")
-        return _timm(net.removeprefix("timm:"), channels, size)
+            raise ValueError(f"the stem {stem!r} is for antipode's ResNets; {net} has its own")
+        return _from_timm(net.removeprefix("timm:"), channels, size)
     if net not in RESNETS:
-        near = difflib.get_close_matches(net, RESNETS, 1)
-        names = f"{', '.join(RESNETS)} or timm:NAME"
-        plain = ", ".join(one for one in RESNETS if not one.endswith(("x2", "x4")))
-        hint = (
-            f", did you mean {near[0]!r}? (known are {plain}, wider ones and timm:NAME)"
-            if near
-            else f": choose from {names}"
-        )
-        raise ValueError(f"there is no backbone {net!r}{hint}")
+        raise unknown("backbone", net, [*RESNETS, "timm:NAME"])
     return ResNet(RESNETS[net], stem="imagenet" if stem is None else stem, channels=channels)
 
 
 def width(net: nn.Module) -> int:
-    """The feature size of a backbone."""
+    """Return the number of features of a backbone."""
     size = getattr(net, "width", None)
     if not isinstance(size, int):
         raise ValueError(
-            f"{type(net).__name__} has no feature size: pass it through antipode.nets.backbone first"
+            f"{type(net).__name__} has no attribute `width`, its number of features: pass it to "
+            "antipode.nets.backbone.backbone first"
         )
     return size
 
 
-def _given(net: nn.Module, channels: int, size: int | None) -> nn.Module:
-    """A module of one's own: itself where it states its width and returns (N,width), else wrapped."""
+def _from_module(net: nn.Module, channels: int, size: int | None) -> nn.Module:
+    """Return your own module as a backbone.
+
+    It is the module itself if it states its `width` and returns features (N,width), else a wrapper.
+    """
     if isinstance(net, ResNet | Wrapped):
         return net
     stated = getattr(net, "width", None)
     try:
         wrapped = Wrapped(_without_classifier(net), channels, size)
     except ValueError:
-        if (
-            size is None and type(stated) is int
-        ):  # images of a size that nobody said: its word is taken
+        # the size of its images is unknown, so the stated width cannot be checked
+        if size is None and type(stated) is int:
             return net
         raise
     return net if stated == wrapped.width and not wrapped.pools else wrapped
 
 
 def _without_classifier(net: nn.Module) -> nn.Module:
-    """A torchvision model without its last layers; any other module as it is."""
+    """Return a torchvision model without its classifier, or any other module as it is."""
     names = [name for name in ("fc", "classifier", "heads", "head") if name in net._modules]
     if not type(net).__module__.startswith("torchvision.models") or not names:
         return net
-    bare = copy.copy(net)  # the caller's own keeps its classifier
+    bare = copy.copy(net)  # the caller's model keeps its classifier
     bare._modules = {**net._modules, names[0]: nn.Identity()}
     return bare
 
 
-def _timm(name: str, channels: int, size: int | None) -> nn.Module:
+def _from_timm(name: str, channels: int, size: int | None) -> nn.Module:
+    """Return a timm model without its classifier."""
     try:
-        import timm  # noqa: PLC0415
+        import timm  # noqa: PLC0415  (optional, and slow to import)
     except ImportError:
-        raise ValueError("backbones of timm need the extra: pip install 'antipode[timm]'") from None
+        raise ValueError("timm's models need an extra: pip install 'antipode[timm]'") from None
     if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), 1)
-        raise ValueError(
-            f"timm has no model {name!r}" + (f", did you mean {near[0]!r}?" if near else "")
-        )
+        near = closest(name, timm.list_models(), 0.6)  # timm has more than 1,000 names
+        hint = "" if near is None else f", did you mean {near!r}?"
+        raise ValueError(f"timm has no model {name!r}{hint}")
     return Wrapped(timm.create_model(name, num_classes=0, in_chans=channels), channels, size)
 
 
 def zero_residuals(net: nn.Module) -> None:
-    """Start every residual branch at zero: the last batch norm's scale is 0 (SimSiam, SiMo).
+    """Set the scale of the last batch norm of every residual branch to 0 (SimSiam, SiMo).
 
-    Only where that scale is still at its own start, 1 everywhere: weights that were trained are left alone.
+    Every residual block is then the identity at the start of training. A scale that is not 1
+    everywhere was trained, and is not changed.
     """
-    for module in net.modules():
-        if isinstance(module, Bottleneck | BasicBlock):
-            last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
-            if bool((last.weight == 1).all()):
-                nn.init.zeros_(last.weight)
+    for norm in last_norms(net):
+        if bool((norm.weight == 1).all()):
+            nn.init.zeros_(norm.weight)

@@ -1,10 +1,13 @@
-"""Batch norm as a number of statistics groups: one over all ranks, or several on one device.
+"""Batch norm with several groups of statistics on one device, or one group over all ranks.
 
-SiMo, BYOL and SimSiam need statistics of the whole batch; MoCo, AdCo and JCL need them broken into the groups that
-their eight GPUs gave, or queries and keys of an image can tell each other by their batch. `nn.SyncBatchNorm` refuses
-CPU tensors and knows nothing of groups on one device, so the layer is ours. Parameter and buffer names are torch's.
+SiMo, BYOL and SimSiam need the statistics of the whole batch. MoCo, AdCo and JCL need one group of
+statistics per GPU of their eight. With a single group, the network could recognise the key of a
+query by the statistics of their common batch. `nn.SyncBatchNorm` does not accept CPU tensors and
+does not support groups on one device, so this package has its own layer. Its parameters and buffers
+have torch's names.
 
-Views with statistics of their own may still pass as one batch (core/passes.py): they are groups, too.
+Views with separate statistics may still pass through a network as one batch (core/passes.py). Each
+view is then one or more groups of its own. Shapes: B images in the batch, C channels, G groups.
 """
 
 from typing import Any, TypeVar
@@ -15,18 +18,27 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from antipode import dist
-from antipode.core.passes import views_apart
 
 Net = TypeVar("Net", bound=nn.Module)
 
 
 class BatchNorm(nn.Module):
-    """Batch norm of (B,C) or (B,C,H,W) with `groups` sets of statistics over the batch of all ranks.
+    """Batch norm of (B,C) or (B,C,H,W) with a chosen number of groups of statistics.
 
-    groups=1 spans all ranks. More are consecutive parts of the global batch: g on one device, g/W on each of W ranks.
-    A small batch has as many equal groups, up to `groups`, as leave two images in each. The running statistics are the
-    mean over groups, and over those of all ranks once `dist.average_running_stats` was called, as a learner's `after_step` does. Half
-    precision is normalised with float32 statistics, as torch does.
+    With one group, the statistics are those of all ranks. Several groups are consecutive parts of
+    the global batch: all groups on a single device, groups/W of them on each of W ranks. A small
+    batch is split into fewer equal groups, so that each group has at least two images.
+
+    The running statistics are the mean over groups. They differ between ranks until
+    `dist.average_running_stats` is called, as a learner's `after_step` does. Inputs of half
+    precision are normalised with float32 statistics, as in torch.
+
+    Args:
+        channels: C.
+        groups: the number of statistics groups.
+        eps: the value that is added to the variance.
+        momentum: the weight of the new statistics in the running statistics.
+        affine: whether the layer has a learnable scale and bias.
     """
 
     weight: nn.Parameter | None
@@ -47,7 +59,10 @@ class BatchNorm(nn.Module):
         super().__init__()
         if groups < 1:
             raise ValueError(f"batch norm needs at least one statistics group, got {groups}")
-        self.groups, self.eps, self.momentum = groups, eps, momentum
+        self.groups = groups
+        self.eps = eps
+        self.momentum = momentum
+        self.views_in_batch = 1  # core.passes.SeparateStatistics sets it during a pass
         self.register_parameter("weight", nn.Parameter(torch.ones(channels)) if affine else None)
         self.register_parameter("bias", nn.Parameter(torch.zeros(channels)) if affine else None)
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -55,14 +70,15 @@ class BatchNorm(nn.Module):
         self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised x, same shape."""
-        mean, var, weight, bias = self.running_mean, self.running_var, self.weight, self.bias
+        """Return the normalised x, which has the shape of x."""
+        mean, var = self.running_mean, self.running_var
+        weight, bias = self.weight, self.bias
         if not self.training:
             return F.batch_norm(x, mean, var, weight, bias, False, self.momentum, self.eps)
-        views = views_apart()
+        views = self.views_in_batch
         if x.numel() * dist.world() == x.shape[1] * views:
             raise ValueError(
-                "batch norm needs at least two images in a batch to take statistics of, got one"
+                "batch norm needs at least two images in a batch to compute statistics, got one"
             )
         self.num_batches_tracked += views
         local = local_groups(self.groups, len(x) // views)
@@ -73,59 +89,63 @@ class BatchNorm(nn.Module):
         return self._grouped(x, local, views)
 
     def _grouped(self, x: Tensor, local: int, views: int) -> Tensor:
+        """Return x, normalised with the statistics of `local` groups of each view on this rank."""
         weight = torch.ones_like(self.running_mean) if self.weight is None else self.weight
         bias = torch.zeros_like(self.running_mean) if self.bias is None else self.bias
-        wide = _wide(
-            x
-        )  # outside of Grouped: torch 2.11 loses the gradient of one that ends in a cast to its own type
+        # The cast is outside of Grouped, because torch 2.11 loses the gradient of a Function that
+        # ends in a cast to the type that its input has already.
+        wide = _wide(x)
         with torch.no_grad():
             parts = _parts(wide, local * views)
-            square, mean = torch.var_mean(parts, _axes(parts), correction=0, keepdim=True)
-            self._track(mean, square, parts.numel() // square.numel(), views)
-            scale = torch.rsqrt(square + self.eps)
+            var, mean = torch.var_mean(parts, _axes(parts), correction=0, keepdim=True)
+            self._track(mean, var, parts.numel() // var.numel(), views)
+            scale = torch.rsqrt(var + self.eps)
         out: Tensor = Grouped.apply(wide, weight.to(wide.dtype), bias.to(wide.dtype), mean, scale)
         return out.to(x.dtype)
 
     def _over_ranks(self, x: Tensor, views: int) -> Tensor:
+        """Return x, normalised with the statistics of each view over all ranks."""
         parts = _parts(_wide(x), views)
         mean = dist.total(parts.mean(_axes(parts), keepdim=True)) / dist.world()
-        square = dist.total(((parts - mean) ** 2).mean(_axes(parts), keepdim=True)) / dist.world()
-        self._track(mean, square, x.numel() // (views * x.shape[1]) * dist.world(), views)
-        out = ((parts - mean) * torch.rsqrt(square + self.eps)).flatten(0, 1)
+        var = dist.total(((parts - mean) ** 2).mean(_axes(parts), keepdim=True)) / dist.world()
+        self._track(mean, var, x.numel() // (views * x.shape[1]) * dist.world(), views)
+        out = ((parts - mean) * torch.rsqrt(var + self.eps)).flatten(0, 1)
         if self.weight is not None and self.bias is not None:
             out = out * _channels(self.weight, x) + _channels(self.bias, x)
         return out.to(x.dtype)
 
     @torch.no_grad()
-    def _track(self, mean: Tensor, square: Tensor, count: int, views: int) -> None:
-        """Move the running statistics, view after view, towards the mean over its groups of `count` numbers each."""
-        for running, now in (
-            (self.running_mean, mean),
-            (self.running_var, square * (count / max(count - 1, 1))),
-        ):
-            for view in now.to(running.dtype).view(views, -1, len(running)):
-                running.data.lerp_(
-                    view.mean(0), self.momentum
-                )  # F.batch_norm saves them, but does not use them
+    def _track(self, mean: Tensor, var: Tensor, count: int, views: int) -> None:
+        """Update the running statistics with the mean over the groups of a view, view after view.
+
+        `count` is the number of values in a group, for the unbiased variance.
+        """
+        unbiased = var * (count / max(count - 1, 1))
+        for running, batch in ((self.running_mean, mean), (self.running_var, unbiased)):
+            for view in batch.to(running.dtype).view(views, -1, len(running)):
+                # .data: F.batch_norm saves the running statistics for its backward, but does not
+                # use them
+                running.data.lerp_(view.mean(0), self.momentum)
 
     def extra_repr(self) -> str:
-        """Sizes for print(net)."""
+        """Return the sizes that `print(net)` shows."""
         return f"{len(self.running_mean)}, groups={self.groups}"
 
 
 class Grouped(torch.autograd.Function):
-    """Batch norm of consecutive parts of a batch, each with statistics of its own.
+    """Batch norm of consecutive parts of a batch, each with its own statistics.
 
-    Written out because autograd's own backward reads the images twice as often: here one pass sums dy and dy x_hat for
-    each group, and both the input's and the weights' gradients come from those sums. The statistics come in ready, and
-    the gradient takes them for the functions of x that they are; a second derivative is refused.
+    The backward pass is written out, because autograd's reads the images twice as often. Here one
+    pass sums dy and dy * x_hat for each group, and the gradients of input and weights both follow
+    from those sums. The statistics are arguments, but the gradient treats them as functions of x. A
+    second derivative raises an error.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor
     ) -> Tensor:
-        """Normalised x (B,C,...), given mean and 1/deviation (G,1,C,1...) of its groups."""
+        """Return x (B,C,...), normalised with mean and 1/deviation (G,1,C,1...) of its groups."""
         ctx.save_for_backward(x, weight, mean, scale)
         flat = ((_parts(x, len(mean)) - mean) * scale).flatten(0, 1)
         return flat * _channels(weight, x) + _channels(bias, x)
@@ -133,40 +153,46 @@ class Grouped(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """dx = w/s (dy - mean(dy) - x_hat mean(dy x_hat)), means over the group."""
+        """Return the gradients of x, weight and bias.
+
+        dx = w/s (dy - mean(dy) - x_hat mean(dy x_hat)), with means over the group.
+        """
         x, weight, mean, scale = ctx.saved_tensors
         parts, dy = _parts(x, len(mean)), _parts(dy, len(mean))
-        hat, axes = (parts - mean) * scale, _axes(parts)
+        hat = (parts - mean) * scale
+        axes = _axes(parts)
         plain, along = dy.sum(axes, keepdim=True), (dy * hat).sum(axes, keepdim=True)
         count = parts.numel() // plain.numel()
-        dx = (scale * (dy - plain / count - hat * (along / count))).flatten(0, 1) * _channels(
-            weight, x
-        )
+        dx = (scale * (dy - plain / count - hat * (along / count))).flatten(0, 1)
+        dx = dx * _channels(weight, x)
         return dx, along.sum(0).flatten(), plain.sum(0).flatten(), None, None
 
 
 def _wide(x: Tensor) -> Tensor:
-    """x with at least float32's precision."""
+    """Return x in float64 if it has that type, else in float32."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def _parts(x: Tensor, groups: int) -> Tensor:
-    """(B,C,...) as (G,B/G,C,...), a view in every memory format."""
+    """Return x (B,C,...) as (G,B/G,C,...), which is a view in every memory format."""
     return torch.unflatten(x, 0, (groups, len(x) // groups))
 
 
 def _axes(parts: Tensor) -> list[int]:
-    """All axes but group and channel."""
+    """Return all axes of (G,B/G,C,...) except group and channel."""
     return [1, *range(3, parts.ndim)]
 
 
 def _channels(values: Tensor, x: Tensor) -> Tensor:
-    """One number per channel (C), to be multiplied with x (B,C,...)."""
+    """Return one value per channel (C,) in a shape that broadcasts with x (B,C,...)."""
     return values.view(1, -1, *[1] * (x.ndim - 2))
 
 
 def local_groups(groups: int, batch: int) -> int:
-    """How many equal groups the `batch` images of this rank form, so that all ranks have at most `groups`."""
+    """Return the number of equal groups that the `batch` images of this rank are split into.
+
+    All ranks together have at most `groups` groups.
+    """
     world = dist.world()
     if groups == 1:
         return 1
@@ -178,36 +204,44 @@ def local_groups(groups: int, batch: int) -> int:
     fitting = next((g for g in range(most, 1, -1) if batch % g == 0 and batch >= 2 * g), 1)
     if fitting == 1 and most > 1 and batch >= 2 * most:
         raise ValueError(
-            f"{batch} images cannot be split into 2 to {most} equal batch-norm groups: change the batch"
+            f"{batch} images cannot be split into 2 to {most} equal batch-norm groups: change the "
+            "batch size"
         )
     return fitting
 
 
-def convert(net: Net, groups: int, _seen: dict[int, BatchNorm] | None = None) -> Net:
-    """The net with every batch norm of its own replaced by ours, in place; the tensors are the same ones."""
-    seen = {} if _seen is None else _seen
+def convert(net: Net, groups: int, _converted: dict[int, BatchNorm] | None = None) -> Net:
+    """Replace every batch norm of torch's in a network by ours, in place, and return the network.
+
+    The new layers hold the same parameter and buffer objects. A layer that the network uses at
+    several places is converted once: `_converted` has the new layers by the id of the old ones.
+    """
+    converted = {} if _converted is None else _converted
     for name, child in net.named_children():
         if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d):
-            if id(child) not in seen:
-                seen[id(child)] = _ours(child, groups)  # type: ignore[arg-type]
-            setattr(net, name, seen[id(child)])
+            if id(child) not in converted:
+                converted[id(child)] = _ours(child, groups)  # type: ignore[arg-type]
+            setattr(net, name, converted[id(child)])
         elif isinstance(child, BatchNorm):
             child.groups = groups
         elif isinstance(child, nn.modules.batchnorm._BatchNorm) and (
             groups > 1 or dist.world() > 1
         ):
             raise ValueError(
-                f"a batch norm of type {type(child).__name__} cannot be given {groups} statistics groups"
+                f"a batch norm of type {type(child).__name__} cannot be given {groups} statistics "
+                "groups"
             )
         else:
-            convert(child, groups, seen)
+            convert(child, groups, converted)
     return net
 
 
 def _ours(layer: nn.BatchNorm1d | nn.BatchNorm2d, groups: int) -> BatchNorm:
+    """Return a layer of torch's as one of ours, with the same parameter and buffer objects."""
     if not layer.track_running_stats or layer.momentum is None:
         raise ValueError(
-            "batch norm without running statistics or with cumulative ones cannot be converted"
+            "a batch norm without running statistics, or with a cumulative average of them, cannot "
+            "be converted"
         )
     ours = BatchNorm(layer.num_features, groups=groups, eps=layer.eps, momentum=layer.momentum)
     ours._parameters.update(layer._parameters)

@@ -1,4 +1,4 @@
-"""Every axis by name: the grid in which the papers are points, and the combinations nobody published."""
+"""Every part of a method by name: the grid in which the papers are points."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -25,8 +25,13 @@ from antipode.core.twin import Ema, Shared, Twin, constant, cosine
 from antipode.nets.backbone import width
 from antipode.nets.heads import Norm, mlp
 from antipode.nets.norm import convert
+from antipode.papers import Method
 from antipode.papers.adco.method import bank_options
+from antipode.papers.adco.recipe import BANK as BANK_RECIPE
+from antipode.papers.moco import OUTNUMBERED
 from antipode.papers.msbreg.method import weighed
+from antipode.recipe.layer import Layer, RecipeContext, method, optimiser, policy, stack
+from antipode.recipe.scales import few_keys, smaller_images
 
 PAIRINGS: dict[str, Callable[[int], Pairing]] = {
     "one-way": lambda views: one_way(),
@@ -79,14 +84,16 @@ def custom(
     groups: int = 1,
     scale: float = 1.0,
 ) -> Learner:
-    """Any point of the grid: EqCo's margin on AdCo's bank, DCL with a queue, JCL on the batch's own keys, and so on.
+    """Any combination: EqCo's margin on AdCo's bank, DCL with a queue, JCL on the batch's own keys.
 
-    negatives: "in-batch" (all key views), "in-batch-keys" (the pair's own), "queue" (65536), "bank" (65536), joined by
-    "+", or "none", which aligns as BYOL does. strength makes the positives JCL's Gaussian, alpha adds EqCo's margin,
-    coupling is InfoNCE's, DCL's or DCLW's (sigma .5). tau is .2, tau_bank .02, momentum .999 unless given, and the
-    bank's settings are AdCo's. subset draws one set of in-batch negatives for all queries. joint sends views of one
-    size through both networks together. groups > 1 breaks batch norm into groups and shuffles an EMA twin's batch among
-    them. An argument that nothing would read, or a combination without meaning, is refused.
+    negatives: "in-batch" (all key views), "in-batch-keys" (the pair's own), "queue" (65536) and
+    "bank" (65536), joined by "+", or "none", which aligns as BYOL does. `strength` makes the
+    positives JCL's Gaussian, `alpha` adds EqCo's margin, and `coupling` is InfoNCE's, DCL's or
+    DCLW's (sigma .5). By default tau is .2, tau_bank .02 and momentum .999, and the bank's settings
+    are AdCo's. `subset` draws one set of in-batch negatives for all queries. `joint` passes views
+    of one size through both networks together. groups > 1 splits batch norm into groups and
+    shuffles the batch of an EMA twin among them. Raises ValueError for an argument without effect
+    and for a combination without meaning.
     """
     given = dict(locals())
     _refuse_unread(given)
@@ -149,7 +156,8 @@ def _negatives(given: dict[str, Any]) -> list[Negatives]:
     names = given["negatives"].split("+")
     if len(set(names)) < len(names):
         raise ValueError(
-            f"negatives={given['negatives']!r} names one kind twice, and each of them would count double"
+            f"negatives={given['negatives']!r} names one kind twice, and each of them would count "
+            "double"
         )
     for name in names:
         if name not in kinds:
@@ -160,7 +168,7 @@ def _negatives(given: dict[str, Any]) -> list[Negatives]:
 
 
 def _refuse_unread(given: dict[str, Any]) -> None:
-    """One sentence for every argument that the other choices would leave without effect."""
+    """Raise ValueError for an argument that has no effect with the other choices."""
     names, many = (
         given["negatives"].split("+"),
         given["pairing"] in ("crops", "many-keys", "each-key", "halves"),
@@ -202,3 +210,21 @@ def _refuse_unread(given: dict[str, Any]) -> None:
             )
     if not contrast and given["coupling"] != "coupled":
         raise ValueError(f"coupling {given['coupling']!r} needs negatives")
+
+
+def recipe(context: RecipeContext) -> Layer:
+    """MoCo v2's settings, which suit most points of the grid; no paper states any."""
+    source = "ours: as MoCo v2"
+    keys = few_keys(context)
+    kinds = str(context.arguments.get("negatives", "")).split("+")
+    sizes = {kind: keys for kind in ("queue", "bank") if kind in kinds and keys is not None}
+    return stack(
+        optimiser(source, "sgd", 0.03, weight_decay=1e-4),
+        policy(source, "mocov2"),
+        smaller_images(context, crops=None),
+        method(OUTNUMBERED, **sizes),
+        BANK_RECIPE,
+    )
+
+
+METHODS = {"custom": Method(build=custom, recipe=recipe, listed=False)}

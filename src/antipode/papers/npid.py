@@ -1,3 +1,5 @@
+"""NPID (Wu et al., CVPR 2018): one memory entry per training image."""
+
 import math
 
 import torch
@@ -12,16 +14,31 @@ from antipode.core.scores import product, unit
 from antipode.nets.backbone import width
 from antipode.nets.heads import mlp
 from antipode.nets.norm import convert
+from antipode.papers import Method
+from antipode.recipe.layer import (
+    IMAGES,
+    Layer,
+    RecipeContext,
+    method,
+    optimiser,
+    policy,
+    run_length,
+    stack,
+    steps,
+)
+from antipode.recipe.scales import few_keys, smaller_images
 from antipode.types import Pair
 
 
 class Memory(nn.Module):
     """One vector per training image, by image id: NPID's keys and negatives at once.
 
-    As a twin it recalls what it knows of each image; as negatives it scores every other image; after the step an entry
-    moves to unit(m old + (1-m) new). Of an image that is in a batch twice, the last embedding counts.
+    The twin takes the entries of the batch's images as keys; as negatives, the entries of all other
+    images are scored. After the step an entry becomes unit(m old + (1-m) new). If an image is in a
+    batch twice, its last embedding counts.
     """
 
+    kind = "memory"
     own = False
     pool: Pool | None = None
     masked = True
@@ -34,11 +51,16 @@ class Memory(nn.Module):
         if not 0 <= momentum < 1:
             raise ValueError(f"the memory's momentum must lie in [0,1), got {momentum}")
         self.momentum = momentum
-        # the authors' start is uniform in a cube, about as long as a unit vector (NCEAverage.py); here of length one
+        # the authors start uniformly in a cube, at about unit length (NCEAverage.py); here at unit
+        # length
         self.register_buffer("vectors", unit(torch.rand(images, dim) * 2 - 1))
 
+    def stored(self) -> Tensor:
+        """Return the entries (images,D)."""
+        return self.vectors
+
     def recall(self, image_ids: Tensor) -> Tensor:
-        """What is known (...,D) of images (...)."""
+        """Return the entries (...,D) of images (...)."""
         if (
             image_ids.device.type == "cpu"
             and not torch.compiler.is_compiling()
@@ -52,7 +74,7 @@ class Memory(nn.Module):
         return self.vectors[image_ids]
 
     def forward(self, pair: Pair, live: bool = False) -> Tensor:
-        """Scores (N,images), the own image at -inf."""
+        """Return scores (N,images) with the query's own image at -inf."""
         own = pair.image_ids[:, None] == torch.arange(
             len(self.vectors), device=pair.image_ids.device
         )
@@ -63,26 +85,24 @@ class Memory(nn.Module):
         """Move the entries of images (N,) towards their new embeddings (N,D), on every rank."""
         keys, image_ids = dist.gather(keys).to(self.vectors.dtype), dist.gather(image_ids)
         places = torch.arange(len(image_ids), device=image_ids.device)
-        # writes to one entry are in no order on a GPU, and ranks would drift apart: all of an image write the same
+        # a GPU writes to one entry in any order, and ranks would drift apart, so all write the same
         last = image_ids.new_zeros(len(self.vectors)).scatter_reduce_(0, image_ids, places, "amax")[
             image_ids
         ]
         moved = unit(self.momentum * self.vectors[image_ids] + (1 - self.momentum) * keys[last])
-        self.vectors[image_ids] = moved.to(
-            self.vectors.dtype
-        )  # a length is taken in float32 at least
+        self.vectors[image_ids] = moved.to(self.vectors.dtype)  # `unit` returns at least float32
         return False
 
 
 class Recall(nn.Module):
-    """The twin of NPID: keys are what the memory knows."""
+    """The twin of NPID: keys are the memory's entries."""
 
     own = False
 
     def __init__(self, memory: Memory) -> None:
         super().__init__()
         self.__dict__["memory"] = (
-            memory  # the objective's own: registered twice it would be saved twice
+            memory  # a submodule of the objective: registered twice, it would be saved twice
         )
 
     memory: Memory
@@ -90,31 +110,34 @@ class Recall(nn.Module):
     def forward(
         self, images: list[Tensor], z: list[Tensor], image_ids: Tensor, noise: Tensor
     ) -> list[Tensor]:
-        """Keys (N,D) for the one view."""
+        """Return keys (N,D) for the one view."""
         return [self.memory.recall(image_ids)]
 
     def at(self, progress: float) -> None:
-        """Nothing changes with time."""
+        """Do nothing: nothing changes over training."""
 
     def follow(self, online: nn.Module, restart: bool = False) -> None:
-        """The objective moves the memory."""
+        """Do nothing: the objective updates the memory."""
 
 
 class NoiseContrast(nn.Module):
-    """NPID's estimate for many images: tell the own image from `count` uniform draws of the memory (NCE).
+    """NPID's noise-contrastive estimate for many images.
 
-    P(i|v) = exp(v.f_i/tau)/Z with Z estimated from the first batch and then fixed, h = P/(P + m/n), and
+    Each query distinguishes its own image from `count` uniform draws of the memory. P(i|v) =
+    exp(v.f_i/tau)/Z, where Z is estimated from the first batch and then fixed, h = P/(P + m/n), and
     loss = -log h(own) - sum over the draws of log(1 - h).
     """
 
     pool: Pool | None = None
+    unit_vectors = True
     log_z: Tensor
 
     def __init__(self, memory: Memory, count: int, tau: float) -> None:
         super().__init__()
         if count < 1 or not tau > 0:
             raise ValueError(
-                f"noise-contrastive estimation needs a draw and a positive tau, got {count} and {tau}"
+                f"noise-contrastive estimation needs a draw and a positive tau, got {count} and "
+                f"{tau}"
             )
         self.memory, self.count, self.tau = memory, count, tau
         self.register_buffer("log_z", torch.tensor(torch.nan))
@@ -122,13 +145,13 @@ class NoiseContrast(nn.Module):
         self.register_load_state_dict_post_hook(_is_known)  # type: ignore[no-untyped-call]
 
     def scores(self, query: Tensor, image_ids: Tensor, noise: Tensor) -> Tensor:
-        """Scores / tau (N,1+count): the own image first, then the draws."""
+        """Return scores / tau (N,1+count): the query's own image first, then the draws."""
         drawn = rng.integers(rng.fold(noise, image_ids), self.count, len(self.memory.vectors))
         entries = self.memory.recall(torch.cat([image_ids[:, None], drawn], 1)).to(query.dtype)
         return (query[:, None] * entries).sum(-1) / self.tau
 
     def forward(self, pair: Pair) -> tuple[Tensor, Metrics]:
-        """Mean over the queries."""
+        """Return the mean loss over the queries."""
         scores = self.scores(pair.query, pair.image_ids, pair.noise)
         log_z = self.log_z if self.known else self._estimate(scores)
         ratio = scores - log_z - math.log(self.count / len(self.memory.vectors))  # log P / (m/n)
@@ -142,18 +165,18 @@ class NoiseContrast(nn.Module):
 
     @torch.no_grad()
     def _estimate(self, scores: Tensor) -> Tensor:
-        """log Z = log(n mean exp), over all ranks."""
+        """Return log Z = log(n mean exp), over all ranks."""
         mean = torch.logsumexp(dist.gather(scores.flatten()), 0) - math.log(
             scores.numel() * dist.world()
         )
         return mean + math.log(len(self.memory.vectors))
 
     def at(self, progress: float) -> None:
-        """Nothing changes with time."""
+        """Do nothing: nothing changes over training."""
 
     @torch.no_grad()
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
-        """Fix Z by the first batch, then move the memory."""
+        """Fix Z by the first batch, then update the memory."""
         if not self.known:
             self.log_z.copy_(self._estimate(self.scores(keys, image_ids, noise)))
             self.known = True
@@ -161,7 +184,7 @@ class NoiseContrast(nn.Module):
 
 
 def _is_known(objective: nn.Module, _: object) -> None:
-    """Whether Z is fixed follows a loaded checkpoint."""
+    """Set from a loaded checkpoint whether Z is fixed."""
     assert isinstance(objective, NoiseContrast)
     objective.known = not bool(objective.log_z.isnan())
 
@@ -175,11 +198,14 @@ def npid(
     memory_momentum: float = 0.5,
     dim: int = 128,
 ) -> Learner:
-    """NPID (Wu et al., CVPR 2018, arXiv 1805.01978): loss = softplus(r - a), the key is the memory of the image itself.
+    """NPID (Wu et al., CVPR 2018, arXiv 1805.01978): tell every image from all others by a memory.
 
-    One view per image; `images` is the size of the data set and image ids must lie below it. negatives=0 is the full
-    softmax over the memory (CIFAR-10, tau .1); a number draws that many for noise-contrastive estimation (ImageNet:
-    4096, tau .07). Deviation: the paper's proximal term, off in the authors' code, is left out.
+    loss = softplus(r - a), where the key is the memory's entry of the image itself. There is one
+    view per image. `images` is the size of the data set, and image ids must lie below it.
+    negatives=0 is the full softmax over the memory (CIFAR-10, tau .1); a number draws that many for
+    noise-contrastive estimation (ImageNet: 4096, tau .07).
+
+    Deviation: the paper's proximal term, off in the authors' code, is left out.
     """
     memory = Memory(images, dim, memory_momentum)
     return Learner(
@@ -189,3 +215,39 @@ def npid(
         objective=NoiseContrast(memory, negatives, tau) if negatives else Contrast(memory, tau=tau),
         remember="query",
     )
+
+
+# Recipes
+
+RELEASE = "NPID (npid: main.py)"
+
+
+def recipe(context: RecipeContext) -> Layer:
+    """SGD at .03 per 256 images on ImageNet, with 4,096 noise-contrastive negatives and tau .07."""
+    images = {} if context.images is None else method(IMAGES, images=context.images)
+    rate = optimiser(RELEASE, "sgd", 0.03, weight_decay=1e-4, schedule="steps", per="epoch")
+    imagenet = stack(
+        rate,
+        steps(context, RELEASE, 120, 160),
+        policy(RELEASE, "mocov1"),
+        images,
+        method(RELEASE, negatives=4096, tau=0.07),
+    )
+    # a full softmax over one memory entry per image
+    softmax = images | method("NPID (npid: README, CIFAR-10)", negatives=0, tau=0.1)
+    if context.dataset.scale == "small":
+        return stack(imagenet, _cifar(context), softmax)
+    few = few_keys(context) is not None or context.dataset.scale == "tiny"
+    return stack(imagenet, smaller_images(context), softmax if few else {})
+
+
+def _cifar(context: RecipeContext) -> Layer:
+    """The release's settings for CIFAR; images are flipped, which its code comments out."""
+    source = f"{RELEASE}: .03 at batch size 128"
+    rate = optimiser(source, "sgd", 0.06, weight_decay=5e-4, schedule="steps", per="epoch")
+    views = policy("NPID (npid: cifar.py)", "mocov1")  # greyscale comes before the jitter
+    batch = run_length(RELEASE, batch=128)
+    return stack(rate, steps(context, RELEASE, 120, 160), views, batch)
+
+
+METHODS = {"npid": Method(build=npid, recipe=recipe)}

@@ -1,97 +1,159 @@
-"""A layer of a recipe: dotted keys, each with its value and where the value comes from. Later layers win."""
+"""A layer of a recipe: values by dotted key, each with its source.
 
-from typing import Any, NamedTuple
+Layers are put on top of each other, and the topmost value is used. Sources are typed. Whether a
+value is computed again when other values change depends on the class of its source, never on the
+text.
+"""
 
-Layer = dict[str, tuple[Any, str]]
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-# sources of values that follow others, and are found anew when those change
-EPOCHS = "train.epochs: "
-VIEWS = "the method's number of views"
-NETWORK = "as optim.network"
-BANK = ("method.bank_", "optim.bank.")
-OWN_STEM = "backbone.name: it has a stem of its own"
-IMAGES = "the images of the data set"
-FOLLOWING = (EPOCHS, VIEWS, NETWORK, *BANK, OWN_STEM, IMAGES)
+
+@dataclass(frozen=True)
+class Source:
+    """Where a value comes from: a paper, released code, a data set or our own measurement."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Default(Source):
+    """The value is a default of the schema, of a method or of a view policy."""
+
+
+@dataclass(frozen=True)
+class Given(Source):
+    """The user gave the value: by a command-line option, by `--set` or in Python."""
+
+
+@dataclass(frozen=True)
+class Derived(Source):
+    """The value is computed from another setting, `from_`, and again when that setting changes."""
+
+    from_: str
+
+
+Layer = dict[str, tuple[Any, Source]]
+
+VIEWS = Derived("the method's number of views", "method.name")
+IMAGES = Derived("the number of images in the data set", "data.name")
+NETWORK = Derived("as optim.network", "optim.network")
+OWN_STEM = Derived("the network has its own stem", "backbone.name")
+
+
+class DatasetDefaults(NamedTuple):
+    """The values that a data set contributes to its recipes.
+
+    Args:
+        scale: "tiny" data sets can be trained on a CPU; "small" ones have images of 28 to 96 px, as
+            in the small experiments of the papers; "large" ones use ImageNet's settings.
+        images: number of images for pretraining; None if unknown.
+        layer: network, view size and length of training.
+        views: the view policy, if these images need a special one.
+    """
+
+    scale: Literal["tiny", "small", "large"]
+    images: int | None
+    layer: Layer
+    views: Layer = {}  # noqa: RUF012  (never modified)
 
 
 class RecipeContext(NamedTuple):
-    """What the numbers of a recipe may depend on."""
+    """What the values that a paper suggests may depend on.
+
+    Args:
+        method: name of the method.
+        data: name of the data set.
+        dataset: defaults of the data set.
+        arguments: those arguments of the method that the user gave.
+        epochs: length of the run.
+        images: number of images in the data set; None if it is unknown until the data are opened.
+    """
 
     method: str
     data: str
-    arguments: dict[str, Any]  # of the method, as far as they were asked for
+    dataset: DatasetDefaults
+    arguments: Mapping[str, Any]
     epochs: int
-    images: int | None  # in the data set; None where nobody knows before it is opened
-
-    @property
-    def base(self) -> str:
-        """The framework that a loss of EqCo or DCL is put on; the method itself elsewhere."""
-        own = {"dcl": "simclr", "dclw": "simclr", "eqco": "mocov2"}
-        return (
-            str(self.arguments.get("base", own[self.method])) if self.method in own else self.method
-        )
+    images: int | None
 
 
-def with_source(source: str, values: dict[str, Any]) -> Layer:
-    """Values of one source."""
-    return {key: (value, source) for key, value in values.items()}
+class Variant(NamedTuple):
+    """A named recipe that puts another layer on top of the recipe of a data set and a method."""
+
+    data: str
+    method: str
+    layer: Callable[[RecipeContext], Layer]
 
 
-def method(source: str, **values: Any) -> Layer:
-    """Arguments of the method."""
+def with_source(source: str | Source, values: Mapping[str, Any]) -> Layer:
+    """Return a layer whose values all have the same source."""
+    typed = Source(source) if isinstance(source, str) else source
+    return {key: (value, typed) for key, value in values.items()}
+
+
+def method(source: str | Source, **values: Any) -> Layer:
+    """Return a layer with arguments of the method."""
     return with_source(source, {f"method.{key}": value for key, value in values.items()})
 
 
-def optimiser(source: str, name: str, lr: float, **values: Any) -> Layer:
-    """The optimiser of the network; momentum .9 and a cosine are common to nearly all papers."""
-    own = {
-        "name": name,
-        "lr": lr,
-        "rule": "linear",
-        "momentum": 0.9,
-        "schedule": "cosine",
-        **values,
-    }
-    return with_source(source, {f"optim.network.{key}": value for key, value in own.items()})
+def optimiser(source: str | Source, name: str, lr: float, **values: Any) -> Layer:
+    """Return a layer with the optimiser of the network.
+
+    The defaults, momentum .9 and a cosine schedule, are common to nearly all papers.
+    """
+    common = {"rule": "linear", "momentum": 0.9, "schedule": "cosine"}
+    settings = {"name": name, "lr": lr, **common, **values}
+    return with_source(source, {f"optim.network.{key}": value for key, value in settings.items()})
 
 
-def policy(source: str, name: str, **values: Any) -> Layer:
-    """The views."""
-    return with_source(
-        source, {f"views.{key}": value for key, value in {"policy": name, **values}.items()}
-    )
+def policy(source: str | Source, name: str, **values: Any) -> Layer:
+    """Return a layer with a view policy and its arguments."""
+    settings = {"policy": name, **values}
+    return with_source(source, {f"views.{key}": value for key, value in settings.items()})
 
 
-def warm_up(case: RecipeContext, source: str, epochs: int = 10) -> Layer:
-    """A paper's warm-up; a tenth of a run that is shorter than the paper's."""
-    found = min(epochs, round(case.epochs / 10))
-    return {
-        "optim.network.warmup": (found, f"{EPOCHS}{epochs}, or a tenth of a short run; {source}")
-    }
+def run_length(source: str | Source, **values: int) -> Layer:
+    """Return a layer with settings of the section `train`, such as `epochs` and `batch`."""
+    return with_source(source, {f"train.{key}": value for key, value in values.items()})
 
 
-def steps(case: RecipeContext, source: str, *at: int, of: int = 200) -> Layer:
-    """The epochs at which a paper's rate drops, in proportion."""
-    places: list[int] = []
+def warm_up(context: RecipeContext, source: str, epochs: int = 10) -> Layer:
+    """Return a layer with a warm-up of `epochs`, but at most a tenth of the run."""
+    length = min(epochs, round(context.epochs / 10))
+    text = f"{epochs} epochs, or a tenth of a short run; {source}"
+    return with_source(Derived(text, "train.epochs"), {"optim.network.warmup": length})
+
+
+def steps(context: RecipeContext, source: str, *at: int, of: int = 200) -> Layer:
+    """Return a layer with the epochs at which the learning rate drops.
+
+    A paper's epochs `at`, in a run of `of` epochs, are scaled to the length of this run.
+    """
+    scaled: list[int] = []
     for epoch in at:
-        places.append(max(round(epoch * case.epochs / of), places[-1] + 1 if places else 1))
-    text = f"{EPOCHS}at {', '.join(map(str, at))} of {of}; {source}"
-    return {"optim.network.at": (tuple(places), text)}
+        earliest = scaled[-1] + 1 if scaled else 1
+        scaled.append(max(round(epoch * context.epochs / of), earliest))
+    text = f"epochs {', '.join(map(str, at))} of {of}, in proportion; {source}"
+    return with_source(Derived(text, "train.epochs"), {"optim.network.at": tuple(scaled)})
 
 
 def stack(*layers: Layer) -> Layer:
-    """Layers on top of each other; one that names an optimiser or a policy leaves nothing of the one below."""
-    whole: Layer = {}
+    """Return the values of all layers; later layers replace the values of earlier ones.
+
+    A layer that names an optimiser removes all settings of the optimiser below it. A layer that
+    names a view policy removes all arguments of the policy below it.
+    """
+    values: Layer = {}
+    replaced_sections = {"optim.network.name": "optim.network.", "views.policy": "views."}
     for layer in layers:
-        for naming, belongs in (
-            ("optim.network.name", "optim.network."),
-            ("views.policy", "views."),
-        ):
-            if naming in layer:
-                whole = {
-                    key: with_source
-                    for key, with_source in whole.items()
-                    if not key.startswith(belongs) or key == "views.size"
+        for name, section in replaced_sections.items():
+            if name in layer:
+                values = {
+                    key: value
+                    for key, value in values.items()
+                    if not key.startswith(section) or key == "views.size"
                 }
-        whole |= layer
-    return whole
+        values |= layer
+    return values

@@ -1,168 +1,159 @@
-"""Values as people give them: `section.key=value`, nested files, texts where numbers are meant."""
+"""Convert what a user writes to the values of a recipe.
 
-import difflib
+Users write texts `section.key=value`, nested JSON files, and texts where numbers are meant.
+"""
+
 import json
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from antipode.recipe.layer import Layer
+from antipode.names import closest, did_you_mean
 from antipode.recipe.schema import GROUPS, SECTIONS
 
-SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that is none: the nearest, and all there are."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    if near:
-        return f", did you mean {near[0]!r}? (known are {', '.join(known)})"
-    return f": choose from {', '.join(known)}" if known else ": there are none"
+# words for the bounds of pydantic fields
+BOUNDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 
 
 def settings(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Values by dotted key, of a mapping or of texts `section.key=value`."""
+    """Return values by dotted key, from a mapping or from texts `section.key=value`."""
     if isinstance(overrides, Mapping):
         return {str(key): value for key, value in overrides.items()}
     if isinstance(overrides, str):
-        raise ValueError(f"overrides are a list of section.key=value, not the text {overrides!r}")
-    found: dict[str, Any] = {}
+        raise ValueError(
+            f"overrides must be a list of section.key=value, not the single text {overrides!r}"
+        )
+    values: dict[str, Any] = {}
     for text in overrides:
         key, sign, value = str(text).partition("=")
-        if not sign or not key.strip():
-            raise ValueError(f"a setting is section.key=value, not {text!r}")
-        key, value = key.strip(), value.strip()
-        if found.get(key, value) != value:
-            raise ValueError(f"{key} is set twice, to {found[key]} and to {value}")
-        found[key] = value
-    return found
+        key = key.strip()
+        value = value.strip()
+        if not sign or not key:
+            raise ValueError(f"a setting must have the form section.key=value, not {text!r}")
+        if values.get(key, value) != value:
+            raise ValueError(f"{key} is set twice, to {values[key]} and to {value}")
+        values[key] = value
+    return values
 
 
 def flatten(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key, of nested sections."""
-    found: dict[str, Any] = {}
+    """Return values by dotted key, from nested sections."""
+    flat: dict[str, Any] = {}
     for section, values in content.items():
         check_section(str(section))
         if not isinstance(values, Mapping):
-            raise ValueError(f"section {section} holds keys and values, not {values!r}")
+            raise ValueError(f"section {section} must hold keys and values, not {values!r}")
         for key, value in values.items():
             if section != "optim":
-                found[f"{section}.{key}"] = value
+                flat[f"{section}.{key}"] = value
             elif isinstance(value, Mapping):
-                found |= {f"optim.{key}.{inner}": one for inner, one in value.items()}
+                flat |= {f"optim.{key}.{name}": setting for name, setting in value.items()}
             else:
-                raise ValueError(
-                    f"optim.{key} holds keys and values, not {value!r}{'' if key in GROUPS else _group(str(key))}"
-                )
-    return found
+                hint = "" if key in GROUPS else _group_hint(str(key))
+                raise ValueError(f"optim.{key} must hold keys and values, not {value!r}{hint}")
+    return flat
 
 
-def of_file(path: Path) -> Layer:
-    """The values of a recipe file, or of a run folder."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a recipe file, or in the recipe.json of a run folder."""
     folder = path if path.is_dir() else None
-    path = path / "recipe.json" if folder else path
-    if not path.is_file():
-        images = (
-            f"; if {folder} holds images, write --data folder:{folder} --method dcl"
-            if folder
-            else ""
-        )
-        raise ValueError(f"there is no recipe file {path}{images}")
+    file = path / "recipe.json" if folder else path
+    if not file.is_file():
+        images = f"; if {folder} holds images, use --data folder:{folder}" if folder else ""
+        raise ValueError(f"there is no recipe file {file}{images}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+        raise ValueError(f"{file} is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(
-            f"{path} holds no recipe: a recipe is an object of sections, not a {type(content).__name__}"
+            f"{file} holds no recipe: a recipe is an object of sections, "
+            f"not a {type(content).__name__}"
         )
-    return of_content(content, path.name)
-
-
-def of_content(content: Mapping[str, Any], label: str) -> Layer:
-    """The values of nested sections, with the sources that stand beside them, else the label."""
-    sources = content.get("sources", {})
-    if not isinstance(sources, Mapping):
-        raise ValueError(f"the sources of {label} are texts by key, not {sources!r}")
-    values = flatten({name: value for name, value in content.items() if name != "sources"})
-    return {key: (value, str(sources.get(key, label))) for key, value in values.items()}
+    return content
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested sections, of values by dotted key."""
-    whole: dict[str, Any] = {}
+    """Return nested sections, from values by dotted key."""
+    sections: dict[str, Any] = {}
     for key, value in values.items():
         *outer, last = key.split(".")
-        place = whole
+        section = sections
         for name in outer:
-            place = place.setdefault(name, {})
-        place[last] = value
-    return whole
+            section = section.setdefault(name, {})
+        section[last] = value
+    return sections
 
 
 def check_section(name: str) -> None:
-    """Refuse a section that is none."""
+    """Raise ValueError if a recipe has no section of this name."""
     if name not in SECTIONS:
-        raise ValueError(f"a recipe has no section {name!r}{nearest(name, SECTIONS)}")
+        raise ValueError(f"a recipe has no section {name!r}{did_you_mean(name, SECTIONS)}")
 
 
 def check_key(key: str, known: Mapping[str, Any], owner: str) -> None:
-    """Refuse a dotted key that is none; `owner` is what the open sections' arguments belong to."""
+    """Raise ValueError if a dotted key is not among the known ones.
+
+    `owner` is the method or view policy whose arguments are keys, such as "method NAME".
+    """
     if key in known:
         return
     section, _, rest = key.partition(".")
     if not rest and section not in SECTIONS:
-        whole = [name for name in known if name.rpartition(".")[2] == section]
-        hint = f", did you mean {whole[0]!r}?" if whole else nearest(section, SECTIONS)
-        raise ValueError(f"{key!r} names no section and key{hint}")
+        matches = [name for name in known if name.rpartition(".")[2] == section]
+        hint = f", did you mean {matches[0]!r}?" if matches else did_you_mean(section, SECTIONS)
+        raise ValueError(f"{key!r} does not have the form section.key{hint}")
     check_section(section)
     if section == "optim":
         group, _, last = rest.partition(".")
         if group not in GROUPS or not last:
-            raise ValueError(f"{key!r} names no parameter group and key{_group(group)}")
-        section, rest = f"optim.{group}", last
-    inside = [name.removeprefix(f"{section}.") for name in known if name.startswith(f"{section}.")]
+            raise ValueError(f"{key!r} does not have the form optim.group.key{_group_hint(group)}")
+        section = f"optim.{group}"
+        rest = last
+    prefix = f"{section}."
+    names = [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
     if not rest:
-        keys = ", ".join(f"{section}.{name}" for name in inside)
-        raise ValueError(f"{key!r} is a section, whose keys are {keys}")
-    what = (
-        f"{owner} has no argument"
-        if section in ("method", "views")
-        else f"section {section} has no key"
-    )
-    raise ValueError(f"{what} {rest!r}{nearest(rest, inside)}")
+        keys = ", ".join(f"{section}.{name}" for name in names)
+        raise ValueError(f"{key!r} is a section; its keys are {keys}")
+    if section in ("method", "views"):
+        problem = f"{owner} has no argument"
+    else:
+        problem = f"section {section} has no key"
+    raise ValueError(f"{problem} {rest!r}{did_you_mean(rest, names)}")
 
 
-def _group(name: str) -> str:
+def _group_hint(name: str) -> str:
+    """Return the end of an error message about an unknown parameter group."""
     keys = SECTIONS["optim"].model_fields
-    return f", did you mean 'optim.network.{name}'?" if name in keys else nearest(name, GROUPS)
+    return f", did you mean 'optim.network.{name}'?" if name in keys else did_you_mean(name, GROUPS)
 
 
 def convert(key: str, value: Any, kind: Any) -> Any:
-    """A value as its annotation has it; texts are read as JSON where that fits, else taken as they are."""
+    """Return a value converted to its annotation `kind`; raise ValueError if that is impossible.
+
+    A text is first read as JSON, and taken as it is if that does not fit. `key` names the value in
+    the error.
+    """
+    adapter = TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
     for candidate in _candidates(value):
-        if isinstance(candidate, bool) and not _takes(kind, bool):
-            continue  # pydantic would take true for 1
+        if isinstance(candidate, bool) and not _accepts(kind, bool):
+            continue  # pydantic would convert True to 1
         try:
-            return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_python(
-                candidate
-            )
+            return adapter.validate_python(candidate)
         except ValidationError:
             continue
     choices = [choice for choice in _choices(kind) if isinstance(choice, str)]
-    near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
-    raise ValueError(
-        f"{key} is {allowed(kind)}, not {value!r}"
-        + (f": did you mean {near[0]!r}?" if near else "")
-    )
+    match = closest(value, choices, 0.6) if isinstance(value, str) else None
+    hint = f", did you mean {match!r}?" if match else ""
+    raise ValueError(f"{key} must be {allowed(kind)}, not {value!r}{hint}")
 
 
 def _candidates(value: Any) -> list[Any]:
+    """Return what a value may mean, the likeliest meaning first."""
     if isinstance(value, PurePath):
         return [str(value)]
     if not isinstance(value, str):
@@ -176,7 +167,7 @@ def _candidates(value: Any) -> list[Any]:
 
 
 def allowed(kind: Any) -> str:
-    """What an annotation takes, in words."""
+    """Return a description of the values that an annotation allows."""
     if get_origin(kind) is Annotated:
         inner, *notes = get_args(kind)
         bounds = [
@@ -187,19 +178,19 @@ def allowed(kind: Any) -> str:
         texts = [
             f"{word} {getattr(limit, name):g}"
             for limit in bounds
-            for name, word in SIGNS.items()
+            for name, word in BOUNDS.items()
             if hasattr(limit, name)
         ]
         return f"{allowed(inner)} {' and '.join(texts)}".strip()
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(allowed(part) for part in get_args(kind))
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, get_args(kind)))
+        return f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         if parts[-1] is Ellipsis:
-            return f"a list, each {allowed(parts[0])}"
-        return f"a list of {len(parts)}, each {allowed(parts[0])}"
+            return f"a list of values, each {allowed(parts[0])}"
+        return f"a list of {len(parts)} values, each {allowed(parts[0])}"
     words = {
         int: "a whole number",
         float: "a number",
@@ -211,12 +202,14 @@ def allowed(kind: Any) -> str:
 
 
 def _choices(kind: Any) -> list[Any]:
+    """Return all values of the `Literal` types in an annotation."""
     if get_origin(kind) is Literal:
         return list(get_args(kind))
     return [choice for part in get_args(kind) for choice in _choices(part)]
 
 
-def _takes(kind: Any, what: type) -> bool:
-    return kind is what or any(
-        _takes(part, what) for part in get_args(kind) if get_origin(kind) is not Literal
-    )
+def _accepts(kind: Any, type_: type) -> bool:
+    """Return True if an annotation names this type, on its own or in a union or list."""
+    if get_origin(kind) is Literal:
+        return False
+    return kind is type_ or any(_accepts(part, type_) for part in get_args(kind))

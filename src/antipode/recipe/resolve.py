@@ -1,49 +1,34 @@
-"""A recipe: everything that decides a run, each value with its source.
+"""Resolve a recipe: the user's values, on top of those that papers and data sets suggest.
 
-`resolve` puts layers on top of each other: defaults, data set, method, the recipe's own values, what was asked for.
-Importing this module does not import torch; resolving does, since a method's signature is its schema.
+`requested` reads the user's values. `resolve` adds all other values, once for each new run.
 """
 
-import difflib
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field
-
-from antipode.files import atomic_write
-from antipode.recipe import package as recipes
-from antipode.recipe.datasets import DATASETS, known
-from antipode.recipe.derived import OWN, follow, policy_arguments, sketch
-from antipode.recipe.layer import FOLLOWING, Layer, RecipeContext, with_source
-from antipode.recipe.pairs import VARIANTS
-from antipode.recipe.papers import PAPERS
-from antipode.recipe.parsing import (
-    check_key,
-    convert,
-    flatten,
-    nearest,
-    nest,
-    of_content,
-    of_file,
-    settings,
+from antipode.names import closest
+from antipode.papers import arguments, default_method, methods, sketch
+from antipode.recipe.check import check_backbone_name, check_data, check_recipe
+from antipode.recipe.datasets import dataset_defaults, stands_for
+from antipode.recipe.derived import derive
+from antipode.recipe.layer import (
+    Default,
+    Derived,
+    Given,
+    Layer,
+    RecipeContext,
+    stack,
+    with_source,
 )
-from antipode.recipe.schema import (
-    SECTIONS,
-    Backbone,
-    Data,
-    Group,
-    Method,
-    Monitor,
-    Section,
-    Train,
-    Views,
-    fields,
-)
+from antipode.recipe.listed import by_name, list_recipes, variants
+from antipode.recipe.parsing import check_key, convert, read_json, settings
+from antipode.recipe.recipe import Recipe, argument_owner, assemble, layer_of, old_name, schema
+from antipode.recipe.schema import fields
 from antipode.schedule import scaled
 
-FLAGS = {  # the command line's names for keys
+# options of the command line for keys of a recipe
+FLAGS = {
     "method.name": "--method",
     "data.name": "--data",
     "backbone.name": "--backbone",
@@ -53,344 +38,268 @@ FLAGS = {  # the command line's names for keys
     "train.device": "--device",
     "train.precision": "--precision",
 }
-# what may change when a run goes on: none of it decides a weight
-HARMLESS = (
-    *(
-        "data.root",
-        "data.download",
-        "data.workers",
-        "train.checkpoint_every",
-        "train.keep",
-        "train.on_collapse",
-    ),
-    "train.device",
-    *(f"monitor.{name}" for name in Monitor.model_fields),
-)
 
 
-class Recipe(Section):
-    """Made by `resolve` or `read`. Two are equal if their values are, wherever these come from."""
+class Request(NamedTuple):
+    """The values that a user gave.
 
-    method: Method
-    backbone: Backbone
-    data: Data
-    views: Views
-    optim: dict[str, Group]  # one entry per parameter group of the method
-    train: Train
-    monitor: Monitor
-    sources: dict[str, str] = Field(default_factory=dict)
-
-    def leaves(self) -> dict[str, Any]:
-        """Values by dotted key, in the order of the sections."""
-        sections = {name: _pairs(value) for name, value in self if isinstance(value, Section)}
-        groups = {name: _pairs(group) for name, group in self.optim.items()}
-        return flatten({name: groups if name == "optim" else sections[name] for name in SECTIONS})
-
-    def __eq__(self, other: object) -> bool:
-        return self.leaves() == other.leaves() if isinstance(other, Recipe) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # some values are dicts
-
-    def write(self, path: str | Path) -> None:
-        """As JSON, with the sources."""
-        content = nest(self.leaves()) | {"sources": self.sources}
-        with atomic_write(Path(path)) as file:
-            file.write((json.dumps(content, indent=2) + "\n").encode())
-
-    @staticmethod
-    def read(path: str | Path) -> "Recipe":
-        """From the JSON that `write` wrote: every value as it stands there; what came later has its default."""
-        found, there = resolve(Path(path)), of_file(Path(path))
-        later = ("default", "preset ")
-        absent = [
-            key
-            for key in found.leaves()
-            if key not in there and not found.sources[key].startswith(later)
-        ]
-        if absent:
-            raise ValueError(f"{path} is no whole recipe: {absent[0]} is missing")
-        return found
-
-
-class User(NamedTuple):
-    """What a user gave: the recipe's own values, and what was asked for on top of them."""
+    Args:
+        given: values of the recipe that the user named.
+        asked: values that the user gave on top of it, by options or overrides.
+        name: name of the listed recipe; empty if there is none.
+    """
 
     given: Layer
     asked: Layer
-    variant: str | None = None
+    name: str = ""
 
     @property
     def values(self) -> Layer:
-        """Both."""
+        """The values of both layers."""
         return self.given | self.asked
 
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.get("method.name", default_method()))
 
-def resolve(
+    @property
+    def data(self) -> str:
+        """The name of the data set."""
+        return str(self.get("data.name", "shapes"))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value that the user gave, converted to its type.
+
+        If the user did not give it, return `default`, or the default of the schema if that is None.
+        """
+        kind, schema_default = fields()[key]
+        if key not in self.values:
+            return schema_default if default is None and schema_default is not ... else default
+        return convert(key, self.values[key][0], kind)
+
+
+def requested(
     recipe: "str | Path | Mapping[str, Any] | Recipe | None" = None,
     *,
     method: str | None = None,
     data: str | None = None,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
-    images: int | None = None,
-) -> Recipe:
-    """The whole recipe of `dataset.method`, a method, a file, a run folder or a mapping, with overrides on top.
+) -> Request:
+    """Read the values that a user gave, and check their names.
 
-    `flags` are values by dotted key that the command line has names of its own for; none is not given. `images` counts
-    a data set that is not ours, for the sizes that follow from it. Wrong input is a ValueError of one sentence.
+    Args:
+        recipe: `dataset.method`, a method, a file, a run folder or a mapping.
+        method: name of the method.
+        data: name of the data set.
+        overrides: values on top of the recipe, by dotted key or as texts `section.key=value`.
+        flags: values on top of the recipe that have their own option on the command line, by dotted
+            key. None means that the option was not given.
+
+    Raises:
+        ValueError: with one sentence, for wrong input.
     """
-    user = _user(recipe, {"method.name": method, "data.name": data, **(flags or {})}, overrides)
-    start = with_source("default", {"method.name": "dcl", "data.name": "shapes"}) | user.values
-    case = _case(start, user, images)
-    package = recipes.layers(case, user.variant)
-    if "views.policy" in user.values:  # the arguments of another policy are not its own
-        package = {
+    given, name = _given(recipe)
+    asked = with_source(Given("--set"), settings(overrides))
+    for key, value in {"method.name": method, "data.name": data, **(flags or {})}.items():
+        if value is None:
+            continue
+        if key in asked and str(asked[key][0]) != str(value):
+            flag = FLAGS.get(key, key)
+            raise ValueError(
+                f"{key} is given twice: {value} by {flag} and {asked[key][0]} by --set"
+            )
+        asked[key] = value, Given(FLAGS.get(key, "--set"))
+    _check_method(given, asked, name)
+    request = Request(_lasting(given, asked) if asked else given, asked, name)
+    _check_request(request)
+    return request
+
+
+def resolve(
+    recipe: "str | Path | Mapping[str, Any] | Recipe | Request | None" = None,
+    *,
+    method: str | None = None,
+    data: str | None = None,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    images: int | Callable[[], int] | None = None,
+) -> Recipe:
+    """Return the complete recipe for the values that a user gave.
+
+    The arguments are those of `requested`; `recipe` can also be its result. `images` is the number
+    of images of a data set that is not built in, since some values depend on it. It can be a
+    function that counts the images, which is called only if the request is valid.
+    """
+    if isinstance(recipe, Request):
+        request = recipe
+    else:
+        request = requested(recipe, method=method, data=data, overrides=overrides, flags=flags)
+    context = _context(request, images() if callable(images) else images)
+    suggested = _suggested(context, request.name)
+    if "views.policy" in request.values:  # its arguments differ from those of the suggested policy
+        suggested = {
             key: value
-            for key, value in package.items()
+            for key, value in suggested.items()
             if not key.startswith("views.") or key == "views.size"
         }
-    values = package | start
-    kinds, defaults = _schema(values)
-    for key in user.values:
-        check_key(key, kinds, _owner(key, values))
-    whole = {
-        key: (convert(key, value, kinds[key]), by)
-        for key, (value, by) in (defaults | values).items()
+    names = {"method.name": request.method, "data.name": request.data}
+    values = suggested | with_source(Default("default"), names) | request.values
+    kinds, defaults = schema(str(values["method.name"][0]), str(values["views.policy"][0]))
+    for key in request.values:
+        check_key(key, kinds, argument_owner(key, values))
+    converted = {
+        key: (convert(key, value, kinds[key]), source)
+        for key, (value, source) in (defaults | values).items()
     }
-    whole = follow(whole, user.values, user.asked)
-    found = _assemble({key: whole[key] for key in kinds if key in whole})
-    _check(found)
-    return found
+    learner = sketch(request.method, _method_arguments(converted))
+    final = derive(converted, request.values, request.asked, learner)
+    replaced = _replaced(request, defaults | suggested, final)
+    result = assemble({key: final[key] for key in kinds if key in final}, request.name, replaced)
+    check_recipe(result, learner.views)
+    return result
+
+
+def _method_arguments(values: Layer) -> dict[str, Any]:
+    """Return the values of the method's arguments, by name."""
+    return {
+        key.removeprefix("method."): value
+        for key, (value, _) in values.items()
+        if key.startswith("method.") and key != "method.name"
+    }
+
+
+def _replaced(request: Request, usual: Layer, final: Layer) -> dict[str, Any]:
+    """Return the values that would have been used if the user had not given others."""
+    return {
+        key: usual[key][0]
+        for key in request.values
+        if key in usual and key in final and usual[key][0] != final[key][0]
+    }
 
 
 def rescaled(recipe: Recipe) -> str | None:
-    """What a batch other than the recipe's own does to the rates, where one was asked for."""
-    if not recipe.sources.get("train.batch", "").startswith("--"):
+    """Return a sentence on the scaled learning rates, or None if the user gave no batch size."""
+    if not isinstance(recipe.sources.get("train.batch"), Given):
         return None
-    batch, views = recipe.train.batch, views_needed(recipe.method.name, recipe.method.arguments)
+    batch = recipe.train.batch
+    views = views_needed(recipe.method.name, recipe.method.arguments)
     rates = [
-        f"{name} {scaled(one.lr, one.rule, batch, views):.4g} ({one.rule})"
-        for name, one in recipe.optim.items()
+        f"{scaled(group.lr, group.rule, batch, views):.4g} ({name}, {group.rule} rule)"
+        for name, group in recipe.optim.items()
     ]
-    return f"a batch of {batch}: rates {', '.join(rates)}"
+    return f"Batch size {batch}: learning rate scaled to {', '.join(rates)}."
 
 
 def views_needed(method: str, arguments: Mapping[str, Any] | None = None) -> int:
-    """How many views of each image a method takes."""
+    """Return the number of views of each image that a method takes."""
     return sketch(method, arguments or {}).views
 
 
-def list_recipes() -> list[str]:
-    """The names of all recipes; other data sets go with any method too."""
-    return recipes.names()
-
-
-def show(recipe: Recipe) -> list[tuple[str, Any, str]]:
-    """Key, value and source of everything, in the order of the sections."""
-    return [(key, value, recipe.sources.get(key, "")) for key, value in recipe.leaves().items()]
-
-
-def difference(a: Recipe, b: Recipe, *, ignore: Collection[str] = HARMLESS) -> list[str]:
-    """What changed from one recipe to another, as lines `key: old -> new`; by default what decides a weight."""
-    old, new = a.leaves(), b.leaves()
-    keys = [
-        key
-        for key in old | new
-        if key not in ignore and (key not in old or key not in new or old[key] != new[key])
-    ]
-    return [f"{key}: {_text(old, key)} -> {_text(new, key)}" for key in keys]
-
-
-def _pairs(section: Section) -> dict[str, Any]:
-    """Not dict(section): JCL's argument `keys` would be taken for the method that dict looks for."""
-    return {name: value for name, value in section}
-
-
-def _text(values: Mapping[str, Any], key: str) -> str:
-    return json.dumps(values[key]) if key in values else "nothing"
-
-
-def _user(
-    recipe: Any, flags: Mapping[str, Any], overrides: Mapping[str, Any] | Sequence[str]
-) -> User:
-    """The layers of a user, and the recipe's variant."""
-    given, asked = _given(recipe), with_source("--set", settings(overrides))
-    for key, value in flags.items():
-        if value is not None and key in asked and str(asked[key][0]) != str(value):
-            raise ValueError(
-                f"{key} is given twice, {value} by {FLAGS.get(key, key)} and {asked[key][0]} by --set"
-            )
-        if value is not None:
-            asked[key] = value, FLAGS.get(key, "--set")
-    named = given.get(
-        "method.name", ("", "")
-    )  # a recipe is the source of its method's name, in a file too
-    variant = named[1] if named[1] in VARIANTS else None
-    own = variant or any(
-        key.split(".")[0] in ("method", "views", "optim") for key in given if key != "method.name"
+def _suggested(context: RecipeContext, name: str) -> Layer:
+    """Return the values that the data set, the method and the named recipe suggest."""
+    variant = variants().get(name)
+    return stack(
+        _length(context.data, context.method),
+        methods()[context.method].recipe(context),
+        variant.layer(context) if variant else {},
     )
-    wanted = asked.get("method.name", named)[0]
-    if own and named[0] and wanted != named[0]:
+
+
+def _length(data: str, method: str) -> Layer:
+    """Return network, view size, epochs and batch size, which do not depend on the context."""
+    return stack(dataset_defaults(data).layer, methods()[method].lengths.get(data, {}))
+
+
+def _given(recipe: Any) -> tuple[Layer, str]:
+    """Return the values of a recipe, and the name of the listed recipe that it is based on."""
+    if recipe is None:
+        return {}, ""
+    if isinstance(recipe, Recipe):
+        return recipe.layer(), recipe.name
+    if isinstance(recipe, Mapping):
+        return _of_content(recipe, "recipe")
+    if isinstance(recipe, str):
+        named = by_name(recipe)
+        if named is not None:
+            return with_source(recipe, named), recipe
+        if not recipe or not (Path(recipe).exists() or "/" in recipe or recipe.endswith(".json")):
+            match = closest(recipe, [*list_recipes(), *methods()])
+            hint = f", did you mean {match!r}?" if match else ""
+            raise ValueError(
+                f"there is no recipe {recipe!r}{hint} "
+                "(a recipe is dataset.method, a method or a file)"
+            )
+    if not isinstance(recipe, str | Path):
         raise ValueError(
-            f"this recipe is one for {named[0]}: its settings do not fit {wanted}, leave it out"
+            f"a recipe must be a name, a file or a mapping, not {type(recipe).__name__}"
         )
-    return User(_lasting(given, asked) if asked else given, asked, variant)
+    path = Path(recipe).expanduser()
+    return _of_content(read_json(path), path.name if path.is_file() else "recipe.json")
+
+
+def _of_content(content: Mapping[str, Any], label: str) -> tuple[Layer, str]:
+    """Return the values of a JSON object and the name of the recipe in it."""
+    layer = layer_of(content, label)
+    return layer, str(content.get("name", "")) or old_name(layer)
+
+
+def _check_method(given: Layer, asked: Layer, name: str) -> None:
+    """Raise ValueError if the user asks for another method than the one the recipe was made for."""
+    if "method.name" not in given:
+        return
+    before = given["method.name"][0]
+    after = asked.get("method.name", given["method.name"])[0]
+    has_settings = name in variants() or any(
+        key.startswith(("method.", "views.", "optim.")) for key in given if key != "method.name"
+    )
+    if has_settings and after != before:
+        raise ValueError(
+            f"this recipe is for method {before}, and its settings do not fit {after}: "
+            "leave out the recipe"
+        )
 
 
 def _lasting(given: Layer, asked: Layer) -> Layer:
-    """Of a recipe's own values those that do not follow from others, which may have changed."""
-    policy = given.get("views.policy", ("", ""))[1].startswith(FOLLOWING) or "views.policy" in asked
-    stale = (*FOLLOWING, "policy ") if policy else FOLLOWING
-    return {key: value for key, value in given.items() if not value[1].startswith(stale)}
+    """Return the values of a recipe that stay valid when the values in `asked` are put on top.
 
-
-def _given(recipe: Any) -> Layer:
-    """The recipe's own values."""
-    if recipe is None:
-        return {}
-    if isinstance(recipe, Recipe):
-        return {
-            key: (value, recipe.sources.get(key, "recipe"))
-            for key, value in recipe.leaves().items()
-        }
-    if isinstance(recipe, Mapping):
-        return of_content(recipe, "recipe")
-    if isinstance(recipe, str):
-        data, dot, method = recipe.partition(".")
-        if recipe in VARIANTS:
-            data, method, _ = VARIANTS[recipe]
-        if data in DATASETS and method in PAPERS:
-            return with_source(recipe, {"method.name": method, "data.name": data})
-        if not dot and data in PAPERS:
-            return with_source(recipe, {"method.name": data})
-        if not recipe or not (Path(recipe).exists() or "/" in recipe or recipe.endswith(".json")):
-            near = difflib.get_close_matches(recipe, [*recipes.names(), *PAPERS], 1, 0.5)
-            hint = f", did you mean {near[0]!r}?" if near else ""
-            raise ValueError(
-                f"there is no recipe {recipe!r}{hint}: it is dataset.method, a method or a file"
-            )
-    if not isinstance(recipe, str | Path):
-        raise ValueError(f"a recipe is a name, a file or a mapping, not {type(recipe).__name__}")
-    return of_file(Path(recipe).expanduser())
-
-
-def _stands_for(data: str) -> str:
-    """The data set whose numbers hold: for a pack that of the set it was made of, where that has some."""
-    kind, _, place = data.partition(":")
-    if kind != "packed":
-        return data
-    try:
-        name = json.loads((Path(place).expanduser() / "meta.json").read_text())["name"]
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-    ):  # the loader says what is wrong with the folder
-        return data
-    return name if name in DATASETS else data
-
-
-def _case(start: Layer, user: User, images: int | None) -> RecipeContext:
-    """What the layers depend on, checked."""
-    from antipode.papers import arguments  # noqa: PLC0415  (torch)
-
-    method, data = (convert(key, start[key][0], str) for key in ("method.name", "data.name"))
-    _check_data(data)
-    data = _stands_for(data)
-    takes = {f"method.{name}": p.annotation for name, p in arguments(method).items()}
-    asked: dict[str, Any] = {}
-    for key, (value, _) in user.values.items():
-        if key.startswith("method.") and key != "method.name":
-            check_key(key, takes, f"method {method}")
-            asked[key[7:]] = convert(key, value, takes[key])
-    epochs = user.values.get("train.epochs") or recipes.length(data, method)["train.epochs"]
-    length = convert("train.epochs", epochs[0], fields()["train.epochs"][0])
-    return RecipeContext(
-        method, data, asked, length, known(data).images if images is None else images
-    )
-
-
-def _schema(values: Layer) -> tuple[dict[str, Any], Layer]:
-    """Annotations of all keys, in the order of the sections, and the defaults of those that have one."""
-    from antipode.data.views.policy import POLICIES  # noqa: PLC0415  (torch)
-    from antipode.papers import arguments  # noqa: PLC0415
-
-    method, policy = (str(values[key][0]) for key in ("method.name", "views.policy"))
-    if policy not in POLICIES:
-        raise ValueError(f"there is no policy {policy!r}{nearest(policy, POLICIES)}")
-    kinds: dict[str, Any] = {}
-    defaults: Layer = {}
-    further = {
-        "method.name": ("method", f"preset {method}", arguments(method)),
-        "views.size": ("views", f"policy {policy}", policy_arguments(policy)),
+    Values that are derived from others are left out, since they are computed again.
+    """
+    policy = given.get("views.policy")
+    new_policy = "views.policy" in asked or (policy is not None and isinstance(policy[1], Derived))
+    return {
+        key: (value, source)
+        for key, (value, source) in given.items()
+        if not isinstance(source, Derived)
+        # another policy has other defaults
+        and not (new_policy and key.startswith("views.") and isinstance(source, Default))
     }
-    for key, (kind, default) in fields().items():
-        kinds[key] = kind
-        if default is not ... and not key.startswith("optim.predictor."):
-            defaults[key] = default, "default"
-        section, source, more = further.get(key, ("", "", {}))
-        for name, parameter in more.items():
-            kinds[f"{section}.{name}"] = parameter.annotation
-            defaults[f"{section}.{name}"] = parameter.default, source
-    return kinds, defaults
 
 
-def _owner(key: str, values: Layer) -> str:
-    """What the arguments of an open section belong to."""
-    return (
-        f"policy {values['views.policy'][0]}"
-        if key.startswith("views.")
-        else f"method {values['method.name'][0]}"
-    )
+def _check_request(request: Request) -> None:
+    """Raise ValueError for wrong names and values that can be found before resolving the recipe."""
+    takes = {f"method.{name}": p.annotation for name, p in arguments(request.method).items()}
+    check_data(request.data)
+    known = {key: kind for key, (kind, _) in fields().items()} | takes
+    for key, (value, _) in request.values.items():
+        if key.startswith("views."):
+            continue  # the keys depend on the policy, which may not be known yet
+        check_key(key, known, f"method {request.method}")
+        convert(key, value, known[key])
+    if "backbone.name" in request.values:
+        check_backbone_name(str(request.get("backbone.name")))
 
 
-def _assemble(values: Layer) -> Recipe:
-    content = nest({key: value for key, (value, _) in values.items()})
-    return Recipe.model_validate(
-        content | {"sources": {key: source for key, (_, source) in values.items()}}
-    )
-
-
-def _check_data(name: str) -> None:
-    from antipode.data.sources.catalog import PREFIXES, unknown  # noqa: PLC0415  (torch)
-
-    prefix, _, rest = name.partition(":")
-    if name not in DATASETS and not (rest and prefix in (*PREFIXES, "python")):
-        raise ValueError(unknown(name))
-
-
-def _check(recipe: Recipe) -> None:
-    """Refuse values that do not fit each other, as far as that shows without the data."""
-    from antipode.data.views.views import views  # noqa: PLC0415  (torch)
-
-    _check_backbone(recipe.backbone)
-    method, policy = recipe.method, recipe.views.policy
-    made = views(policy, size=recipe.views.size, **recipe.views.arguments).count
-    needed = views_needed(method.name, method.arguments)
-    if made != needed:
-        raise ValueError(
-            f"method {method.name} takes {needed} views of each image, but policy {policy} makes {made}"
-        )
-    if recipe.train.batch % recipe.train.accumulate:
-        raise ValueError(
-            f"train.accumulate={recipe.train.accumulate} does not divide the batch of {recipe.train.batch}"
-        )
-    for name, group in recipe.optim.items():
-        if group.nesterov and (group.name == "adamw" or not group.momentum):
-            raise ValueError(f"optim.{name}.nesterov needs sgd or lars with a momentum above 0")
-        try:
-            group.scheduled(recipe.train.epochs)
-        except ValueError as error:
-            raise ValueError(f"optim.{name}: {error}") from None
-
-
-def _check_backbone(backbone: Backbone) -> None:
-    from antipode.nets.backbone import RESNETS, SUPERVISED  # noqa: PLC0415  (torch)
-
-    name = backbone.name
-    own = name.startswith(OWN) and not name.endswith(":")
-    if name not in RESNETS and not own:
-        raise ValueError(f"there is no backbone {name!r}{nearest(name, [*RESNETS, 'timm:NAME'])}")
-    if backbone.weights == "torchvision" and name not in SUPERVISED:
-        raise ValueError(f"backbone.weights=torchvision, but torchvision has no weights for {name}")
+def _context(request: Request, images: int | None) -> RecipeContext:
+    """Return what the values that papers suggest may depend on."""
+    data = stands_for(request.data)
+    takes = arguments(request.method)
+    given = {
+        name: convert(f"method.{name}", value, takes[name].annotation)
+        for name, value in _method_arguments(request.values).items()
+    }
+    epochs = request.get("train.epochs") or _length(data, request.method)["train.epochs"][0]
+    dataset = dataset_defaults(data)
+    count = dataset.images if images is None else images
+    return RecipeContext(request.method, data, dataset, given, int(epochs), count)

@@ -1,5 +1,7 @@
-"""The sections of a recipe: their keys, types, ranges and the defaults that no paper gives."""
+"""The sections of a recipe: their keys, types and ranges, and the defaults that no paper gives."""
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,30 +14,38 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """Frozen, and strict about keys."""
+    """A section of a recipe. It is immutable, and unknown keys raise an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Open(Section):
-    """A section whose further keys are the keyword arguments of what it names; `resolve` checks them."""
+    """A section whose other keys are keyword arguments of the method or view policy that it names.
+
+    `recipe.recipe.schema` lists these arguments, and recipes are checked against it.
+    """
 
     model_config = ConfigDict(extra="allow")
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The keyword arguments."""
+        """The keyword arguments, by name."""
         return dict(self.model_extra or {})
 
 
 class Method(Open):
-    """A preset and its arguments."""
+    """The name of the method and its arguments."""
 
     name: str
 
 
 class Backbone(Section):
-    """`weights` is none, "torchvision" or the path of a checkpoint to start from."""
+    """The network.
+
+    `stem` is the form of the first layers; None if the network has its own. `weights` are the
+    weights to start from: None (random), "torchvision" (supervised on ImageNet) or the path of a
+    checkpoint.
+    """
 
     name: str
     stem: Literal["imagenet", "half", "small"] | None = None
@@ -43,7 +53,11 @@ class Backbone(Section):
 
 
 class Data(Section):
-    """`root` none is the folder in ANTIPODE_DATA, `workers` none as many as the machine can feed."""
+    """The data set.
+
+    `root` is the folder that holds it; None uses the environment variable ANTIPODE_DATA. `workers`
+    is the number of loader processes; None chooses as many as suit the machine.
+    """
 
     name: str
     root: str | None = None
@@ -52,22 +66,39 @@ class Data(Section):
 
 
 class Views(Open):
-    """A policy, its side in pixels and its arguments."""
+    """The view policy (the augmentations), its arguments, and the side of a view in pixels."""
 
     policy: str
     size: Positive
 
 
 class Group(Section):
-    """The optimiser of one parameter group.
+    """The optimiser and learning-rate schedule of one parameter group.
 
-    The rate is `lr` by `rule`, for B images a step and V views: linear lr B/256, sqrt lr sqrt(B) (SimCLR's .075),
-    fixed lr, views lr B/256 V (MSBReg). `floor`, where the cosine ends, is a share of the rate.
-    A warm-up rises from the share `warmup_start` to 1. "then": the schedule follows over the epochs that are left;
-    "times": the schedule runs over all epochs and is multiplied by it.
-    `factor` is one number that multiplies the rate at each epoch of `at`, or its share from each of them on.
-    `exclude`: biases and norms get neither decay nor LARS's adaptation. `variant`: LARS's rate enters the momentum
-    buffer ("inside", SimCLR) or multiplies it ("after", BYOL).
+    Args:
+        name: optimiser.
+        lr: base learning rate.
+        rule: how the learning rate depends on B images per step and V views of each image. "linear"
+            is lr B/256, "sqrt" is lr sqrt(B) (SimCLR, with lr .075), "fixed" is lr, and "views" is
+            lr B/256 V (MSBReg).
+        momentum: momentum of SGD and LARS.
+        weight_decay: weight decay.
+        exclude: if True, biases and the parameters of norm layers get no weight decay and no
+            adaptation by LARS.
+        nesterov: whether to use Nesterov momentum.
+        variant: form of LARS. The learning rate enters the momentum buffer ("inside", SimCLR) or
+            multiplies it ("after", BYOL). "larc" and "larc_clip" are apex's LARC; see `optim.Lars`.
+        schedule: learning-rate schedule.
+        warmup: length of the linear warm-up in epochs.
+        warmup_form: "then" runs the schedule over the epochs after the warm-up; "times" runs it
+            over all epochs and multiplies it by the warm-up.
+        warmup_start: factor on the learning rate at which the warm-up starts. It ends at 1.
+        floor: factor on the learning rate at which the cosine schedule ends.
+        at: epochs at which the learning rate of a step schedule changes.
+        factor: one number that multiplies the learning rate at each epoch of `at`, or a list with
+            the factor on the initial learning rate from each of these epochs on.
+        per: whether the schedule is updated at every step or at every epoch.
+        clip: largest norm of the gradient; None does not clip.
     """
 
     name: Literal["sgd", "adamw", "lars"] = "sgd"
@@ -89,7 +120,7 @@ class Group(Section):
     clip: Annotated[float, Field(gt=0)] | None = None
 
     def scheduled(self, epochs: int) -> Schedule:
-        """The factor on the rate over a run."""
+        """Return the schedule of the factor on the learning rate over a run of `epochs`."""
         return Schedule(
             name=self.schedule,
             epochs=epochs,
@@ -104,9 +135,22 @@ class Group(Section):
 
 
 class Train(Section):
-    """`batch` is the number of images per step over all ranks; `checkpoint_every` counts epochs.
+    """The training run.
 
-    `precision` auto is bf16 on a GPU that has it and fp32 elsewhere; fp64 is for comparing runs, and slow.
+    Args:
+        epochs: number of passes over the data set.
+        batch: number of images per step, over all ranks.
+        seed: seed of weights, image order, views and noise.
+        device: device; "auto" chooses an accelerator if there is one.
+        precision: "auto" is bf16 on a GPU that supports it and fp32 elsewhere. fp64 is slow and
+            meant for comparing runs.
+        compile: "auto" and "on" compile the step on a single GPU; "off" never compiles.
+        channels_last: whether to use the channels-last memory format.
+        accumulate: number of parts of a batch, whose gradients are accumulated.
+        deterministic: whether to use only deterministic algorithms.
+        checkpoint_every: epochs between checkpoints.
+        keep: number of checkpoints to keep.
+        on_collapse: what to do if the representation collapses.
     """
 
     epochs: Positive
@@ -124,7 +168,11 @@ class Train(Section):
 
 
 class Monitor(Section):
-    """Steps between log lines and health checks, epochs between kNN scores; 0 is never."""
+    """What is recorded while a run trains.
+
+    `log_every` and `health_every` count steps between log lines and health checks. `knn_every`
+    counts epochs between kNN scores. 0 means never. `tensorboard` and `wandb` enable these loggers.
+    """
 
     log_every: Positive = 10
     health_every: Annotated[int, Field(ge=0)] = 100
@@ -146,15 +194,28 @@ GROUPS = ("network", "predictor", "bank")
 
 
 def fields() -> dict[str, tuple[Any, Any]]:
-    """Annotation and default (`...` where there is none) of every key that does not depend on method or policy."""
-    found: dict[str, tuple[Any, Any]] = {}
+    """Return the annotation and the default of every key, except arguments of methods and policies.
+
+    The default is `...` if the key has none.
+    """
+    keys: dict[str, tuple[Any, Any]] = {}
     for section, model in SECTIONS.items():
-        for prefix in [f"optim.{group}" for group in GROUPS] if model is Group else [section]:
+        prefixes = [f"optim.{group}" for group in GROUPS] if model is Group else [section]
+        for prefix in prefixes:
             for name, field in model.model_fields.items():
-                kind = (
-                    Annotated[field.annotation, *field.metadata]
-                    if field.metadata
-                    else field.annotation
-                )
-                found[f"{prefix}.{name}"] = kind, ... if field.is_required() else field.default
-    return found
+                kind = field.annotation
+                if field.metadata:
+                    kind = Annotated[kind, *field.metadata]  # type: ignore[assignment]
+                default = ... if field.is_required() else field.default
+                keys[f"{prefix}.{name}"] = kind, default
+    return keys
+
+
+def argument_fields(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the keyword-only parameters of a function, which are those that a recipe can set."""
+    signature = inspect.signature(function, eval_str=True)
+    return {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }

@@ -1,44 +1,47 @@
-"""The results in analysis.json as values, curves and histograms that a page can draw without knowing what they are."""
+"""The results in analysis.json as values, curves and histograms, drawn alike for every analysis."""
 
 from collections.abc import Callable
 from typing import Any
 
 from antipode.reporting.curves import number, short, thin
 
-POINTS = 300
+POINTS = 300  # maximum number of points of a curve
 
 
 def drawable(analysis: dict[str, Any]) -> dict[str, Any]:
-    """{what: result} with all that cannot be drawn left out, and a note where something was."""
+    """Return {analysis: result} with what the page can draw, and a note for what it cannot."""
     return {
         str(what): _result(result) for what, result in analysis.items() if isinstance(result, dict)
     }
 
 
 def _result(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the values, settings, curves, histograms and notes of one analysis."""
     notes = [str(note) for note in _list(result.get("notes"))]
-    notes += [f"left out: {result['skipped']}"] if "skipped" in result else []
-    shapes: dict[str, Callable[[Any], dict[str, Any] | None]] = {
+    if "skipped" in result:
+        notes.append(f"Skipped: {result['skipped']}")
+    readers: dict[str, Callable[[Any], dict[str, Any] | None]] = {
         "curves": _curve,
         "histograms": _histogram,
     }
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "values": _values(_dict(result.get("values"))),
         "settings": _dict(result.get("settings")),
     }
-    for kind, shape in shapes.items():
-        drawn = {str(name): shape(content) for name, content in _dict(result.get(kind)).items()}
-        found[kind] = {name: content for name, content in drawn.items() if content}
-        notes += [f"{name} cannot be drawn" for name, content in drawn.items() if not content]
-    return found | {"notes": notes}
+    for kind, read in readers.items():
+        shapes = {str(name): read(shape) for name, shape in _dict(result.get(kind)).items()}
+        content[kind] = {name: shape for name, shape in shapes.items() if shape}
+        notes += [f"{name} cannot be drawn" for name, shape in shapes.items() if not shape]
+    return content | {"notes": notes}
 
 
 def _values(values: dict[str, Any]) -> dict[str, Any]:
-    """Numbers as they are, everything else as text."""
+    """Return numbers unchanged and everything else as text."""
     return {str(name): value if number(value) else str(value) for name, value in values.items()}
 
 
 def _curve(curve: Any) -> dict[str, Any] | None:
+    """Return a curve without its non-finite points, or None if no point is left."""
     if not isinstance(curve, dict):
         return None
     pairs = list(zip(_list(curve.get("x")), _list(curve.get("y")), strict=False))
@@ -56,9 +59,11 @@ def _curve(curve: Any) -> dict[str, Any] | None:
 
 
 def _histogram(histogram: Any) -> dict[str, Any] | None:
+    """Return a histogram, or None if its edges and counts do not fit or are not finite."""
     if not isinstance(histogram, dict):
         return None
-    edges, counts = _list(histogram.get("edges")), _list(histogram.get("counts"))
+    edges = _list(histogram.get("edges"))
+    counts = _list(histogram.get("counts"))
     if len(edges) != len(counts) + 1 or not counts or not all(map(number, (*edges, *counts))):
         return None
     edges, counts = ([short(value) for value in column] for column in (edges, counts))

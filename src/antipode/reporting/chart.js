@@ -1,26 +1,38 @@
-// Elements, numbers, and charts as inline SVG. Texts are set as text, never as markup.
+// DOM helpers, number formats, the tooltip, and charts drawn as inline SVG.
+// Text from a run is always set as a text node and never parsed as markup.
 
 const NS = "http://www.w3.org/2000/svg";
 
+// ---- elements
+
+const isGiven = (value) => value !== null && value !== undefined && value !== false;
+
+// Create an HTML element. Attributes whose names start with "on" become event listeners.
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
+    if (!isGiven(value)) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(...children.flat().filter(isGiven));
   return node;
 }
 
+// Create an SVG element.
 function svg(tag, attributes = {}, ...children) {
   const node = document.createElementNS(NS, tag);
-  for (const [name, value] of Object.entries(attributes)) if (value !== null && value !== undefined) node.setAttribute(name, value);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) node.setAttribute(name, value);
+  }
   node.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return node;
 }
 
-function say(value) {
+// ---- number formats
+
+// Format a number with about three significant digits. Other values become text.
+function formatValue(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
   const size = Math.abs(value);
@@ -30,22 +42,32 @@ function say(value) {
   return String(Number(value.toPrecision(size >= 100 ? 4 : 3))).replace("-", "−");
 }
 
-function score(value, unit) {
+// Format a score. Percentages have one decimal place.
+function formatScore(value, unit) {
   if (value === null || value === undefined) return "–";
-  return unit.startsWith("%") ? value.toFixed(1) : say(value);
+  return unit.startsWith("%") ? value.toFixed(1) : formatValue(value);
 }
 
-// ---- the one tooltip
+// Format the label of an axis tick.
+function formatTick(value) {
+  const size = Math.abs(value);
+  if (size >= 10000) return `${Number((value / 1000).toPrecision(4))}k`;
+  if (size !== 0 && size < 0.001) return value.toExponential(0).replace("-", "−");
+  return String(Number(value.toPrecision(6))).replace("-", "−");
+}
+
+// ---- tooltip: the page has one, which all charts share
 
 const tip = document.getElementById("tip");
 
+// Show the tooltip beside the pointer, inside the window.
 function showTip(x, y, ...children) {
   tip.replaceChildren(...children);
   tip.hidden = false;
   const box = tip.getBoundingClientRect();
-  const wide = document.documentElement.clientWidth;
-  const left = x + 18 + box.width > wide ? x - 14 - box.width : x + 18;
-  tip.style.left = `${Math.max(6, Math.min(left, wide - box.width - 6))}px`;
+  const pageWidth = document.documentElement.clientWidth;
+  const left = x + 18 + box.width > pageWidth ? x - 14 - box.width : x + 18;
+  tip.style.left = `${Math.max(6, Math.min(left, pageWidth - box.width - 6))}px`;
   tip.style.top = `${Math.max(6, Math.min(y + 14, window.innerHeight - box.height - 6))}px`;
 }
 
@@ -53,6 +75,7 @@ function hideTip() {
   tip.hidden = true;
 }
 
+// Return a tooltip row: a colour swatch, a name and a value.
 function tipRow(colour, name, value) {
   const swatch = el("i");
   swatch.style.background = colour;
@@ -61,191 +84,53 @@ function tipRow(colour, name, value) {
 
 // ---- scales
 
+// Return about `count` round tick values between `low` and `high`.
 function niceTicks(low, high, count) {
   const span = high - low || 1;
   const rough = span / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
-  const found = [];
-  for (let at = Math.ceil(low / step); at * step <= high + step * 1e-6; at++) found.push(Number((at * step).toPrecision(12)));
-  return found;
+  const steps = [1, 2, 2.5, 5, 10].map((factor) => factor * power);
+  const step = steps.find((size) => size >= rough * 0.999);
+  const ticks = [];
+  for (let i = Math.ceil(low / step); i * step <= high + step * 1e-6; i++) {
+    ticks.push(Number((i * step).toPrecision(12)));
+  }
+  return ticks;
 }
 
+// Return the powers of ten between 10 ** low and 10 ** high, as exponents.
 function decades(low, high) {
-  const found = [];
-  for (let at = Math.floor(low); at <= Math.ceil(high); at++) if (at >= low - 1e-9 && at <= high + 1e-9) found.push(at);
-  return found.length > 1 ? found : niceTicks(low, high, 4);
+  const exponents = [];
+  for (let i = Math.floor(low); i <= Math.ceil(high); i++) {
+    if (i >= low - 1e-9 && i <= high + 1e-9) exponents.push(i);
+  }
+  return exponents.length > 1 ? exponents : niceTicks(low, high, 4);
 }
 
-function tickText(value) {
-  const size = Math.abs(value);
-  if (size >= 10000) return `${Number((value / 1000).toPrecision(4))}k`;
-  if (size !== 0 && size < 0.001) return value.toExponential(0).replace("-", "−");
-  return String(Number(value.toPrecision(6))).replace("-", "−");
-}
-
-function range(columns) {
+// Return the minimum and maximum over several arrays, or [0, 1] if all are empty.
+function extent(columns) {
   let low = Infinity;
   let high = -Infinity;
-  for (const column of columns) for (const value of column) {
-    if (value < low) low = value;
-    if (value > high) high = value;
+  for (const column of columns) {
+    for (const value of column) {
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
   }
   return low > high ? [0, 1] : [low, high];
 }
 
-// what is drawn follows the width of its place
-function responsive(host, draw) {
-  let width = 0;
-  const again = () => {
-    const now = Math.floor(host.clientWidth);
-    if (now && now !== width) {
-      width = now;
-      draw(now);
-    }
-  };
-  new ResizeObserver(again).observe(host);
-  again();
-  return () => { width = 0; again(); };
+// Return true for a roughly geometric sequence, such as batch sizes that double.
+// Its points are evenly spaced on a logarithmic axis.
+function isGeometric(x) {
+  const ratios = x.slice(1).map((value, i) => value / x[i]);
+  return x.length > 3 && x.length < 20 && x[0] > 0
+    && ratios.every((ratio) => ratio > 1.4 && ratio < 11)
+    && x[x.length - 1] / x[0] > 20;
 }
 
-function frame(width, height, margin, x, y, spec) {
-  const [left, right, top, bottom] = [margin.left, width - margin.right, margin.top, height - margin.bottom];
-  const parts = [];
-  for (const tick of y.ticks) {
-    const at = y.to(tick);
-    parts.push(svg("line", { class: "grid", x1: left, x2: right, y1: at, y2: at }));
-    parts.push(svg("text", { class: "tick", x: left - 8, y: at + 4, "text-anchor": "end" }, y.text(tick)));
-  }
-  for (const tick of x.ticks) parts.push(svg("text", { class: "tick", x: x.to(tick), y: bottom + 18, "text-anchor": "middle" }, x.text(tick)));
-  parts.push(svg("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }));
-  if (spec.xlabel) parts.push(svg("text", { class: "label", x: right, y: height - 2, "text-anchor": "end" }, spec.xlabel));
-  if (spec.ylabel) parts.push(svg("text", { class: "label", x: 2, y: 11 }, spec.ylabel));
-  return parts;
-}
-
-// ---- lines: series [{name, colour, x, y, dash, low, high}], marks [[y, text]]
-
-function lineChart(spec) {
-  const host = el("div", { class: "chart", tabindex: 0, role: "img", "aria-label": spec.title || spec.ylabel || "chart" });
-  const height = spec.height || 320;
-  let state = null;
-
-  function scales(width) {
-    const narrow = width < 560;
-    const named = spec.direct && !narrow && spec.series.length <= 8 && spec.series.length > 1;
-    const longest = Math.max(...spec.series.map((one) => one.name.length), 0);
-    const margin = { left: 48, right: named ? Math.min(190, 22 + longest * 6.6) : 14, top: 24, bottom: 40 };
-    const log = spec.log && spec.series.every((one) => one.y.some((value) => value > 0));
-    const lift = (value) => (log ? Math.log10(Math.max(value, 1e-12)) : value);
-    const geometric = spec.series.length > 0 && spec.series.every((one) => growing(one.x));
-    const stretch = (value) => (geometric ? Math.log2(value) : value);
-    const columns = spec.series.flatMap((one) => [one.y, one.low || [], one.high || []]);
-    const ys = columns.map((column) => (log ? column.filter((value) => value > 0) : column).map(lift));
-    const [x0, x1] = range(spec.series.map((one) => one.x)).map(stretch);
-    let [y0, y1] = range(ys);
-    const near = (spec.marks || []).filter(([value]) => !log && value > y0 - (y1 - y0) && value < y1 + (y1 - y0));
-    for (const [value] of near) [y0, y1] = [Math.min(y0, value), Math.max(y1, value)];
-    const pad = (y1 - y0 || Math.abs(y1) || 1) * 0.06;
-    [y0, y1] = [y0 - pad, y1 + pad];
-    const across = width - margin.left - margin.right;
-    const up = height - margin.top - margin.bottom;
-    return {
-      narrow, named, margin, near, lift,
-      x: {
-        to: (v) => margin.left + ((stretch(v) - x0) / (x1 - x0 || 1)) * across,
-        from: (p) => { const v = x0 + ((p - margin.left) / across) * (x1 - x0); return geometric ? 2 ** v : v; },
-        ticks: geometric ? spec.series[0].x.filter((_, at) => !narrow || at % 2 === 0) : niceTicks(x0, x1, narrow ? 4 : 8),
-        text: tickText,
-      },
-      y: { to: (v) => margin.top + (1 - (v - y0) / (y1 - y0)) * up, ticks: log ? decades(y0, y1) : niceTicks(y0, y1, 5), text: log ? (v) => tickText(10 ** v) : tickText },
-    };
-  }
-
-  function draw(width) {
-    const scale = scales(width);
-    const { x, y, lift } = scale;
-    const point = (one, at, column) => `${x.to(one.x[at]).toFixed(1)} ${y.to(lift(column[at])).toFixed(1)}`;
-    const path = (one, column) => `M${one.x.map((_, at) => point(one, at, column)).join("L")}`;
-    const lines = spec.series.map((one, at) => svg("path", { class: "line", "data-name": one.name, "data-at": at, d: path(one, one.y), stroke: one.colour, "stroke-dasharray": one.dash, "stroke-width": spec.series.length > 12 ? 1.1 : 1.8, "stroke-opacity": spec.series.length > 30 ? 0.55 : null }));
-    const bands = spec.series.filter((one) => one.low).map((one) => svg("path", { class: "band", fill: one.colour, d: `${path(one, one.high)}L${one.x.map((_, at) => point(one, one.x.length - 1 - at, one.low)).join("L")}Z` }));
-    const dots = spec.series.filter((one) => one.x.length <= 12 && spec.series.length <= 8).flatMap((one) => one.x.map((v, at) => svg("circle", { class: "dot", cx: x.to(v), cy: y.to(lift(one.y[at])), r: 2.6, fill: one.colour })));
-    const marks = scale.near.map(([value, text]) => svg("g", { class: "mark" }, svg("line", { x1: scale.margin.left, x2: width - scale.margin.right, y1: y.to(value), y2: y.to(value) }), svg("text", { x: width - scale.margin.right, y: y.to(value) - 5, "text-anchor": "end" }, text)));
-    const cross = svg("line", { class: "cross", y1: scale.margin.top, y2: height - scale.margin.bottom, visibility: "hidden" });
-    const bead = svg("circle", { class: "bead", r: 4, visibility: "hidden" });
-    const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, frame(width, height, scale.margin, x, y, spec), bands, marks, cross, lines, dots, scale.named ? names(scale) : [], bead);
-    host.replaceChildren(picture);
-    state = { scale, lines, cross, bead, picture };
-  }
-
-  function names(scale) {
-    const ends = spec.series.map((one) => ({ one, at: scale.y.to(scale.lift(one.y[one.y.length - 1])) })).sort((a, b) => a.at - b.at);
-    ends.forEach((end, at) => { if (at) end.at = Math.max(end.at, ends[at - 1].at + 15); });
-    const over = ends.length ? ends[ends.length - 1].at - (height - scale.margin.bottom) : 0;
-    return ends.map(({ one, at }) => svg("text", { class: "name", x: scale.x.to(one.x[one.x.length - 1]) + 8, y: at - Math.max(0, over) + 4, fill: one.colour }, one.name.length > 26 ? `${one.name.slice(0, 25)}…` : one.name));
-  }
-
-  function near(px, py) {
-    const value = state.scale.x.from(px);
-    return spec.series.map((one, place) => {
-      const at = nearest(one.x, value);
-      const y = state.scale.y.to(state.scale.lift(one.y[at]));
-      return { one, place, at, x: state.scale.x.to(one.x[at]), y, away: Math.hypot(state.scale.x.to(one.x[at]) - px, 2 * (y - py)) };
-    }).sort((a, b) => a.away - b.away);
-  }
-
-  function point(px, py, clientX, clientY) {
-    if (!state || !spec.series.length) return;
-    const found = near(px, py);
-    const first = found[0];
-    for (const [name, value] of [["x1", first.x], ["x2", first.x], ["visibility", "visible"]]) state.cross.setAttribute(name, value);
-    for (const [name, value] of [["cx", first.x], ["cy", first.y], ["fill", first.one.colour], ["visibility", "visible"]]) state.bead.setAttribute(name, value);
-    state.lines.forEach((line, at) => line.classList.toggle("faded", spec.series.length > 1 && at !== first.place));
-    const rows = found.slice(0, 7).map(({ one, at }, place) => {
-      const row = tipRow(one.colour, one.name, say(one.y[at]));
-      row.classList.toggle("first", place === 0 && found.length > 1);
-      return row;
-    });
-    const more = found.length > 7 ? el("div", { class: "more" }, `and ${found.length - 7} more`) : null;
-    showTip(clientX, clientY, el("div", { class: "head" }, `${spec.xlabel || "x"} ${say(first.one.x[first.at])}`), ...rows, ...(more ? [more] : []));
-  }
-
-  function leave() {
-    hideTip();
-    if (!state) return;
-    for (const node of [state.cross, state.bead]) node.setAttribute("visibility", "hidden");
-    for (const line of state.lines) line.classList.remove("faded");
-  }
-
-  let key = 0;
-  const onPointer = (event) => {
-    const box = host.getBoundingClientRect();
-    point(event.clientX - box.left, event.clientY - box.top, event.clientX, event.clientY);
-  };
-  host.addEventListener("pointermove", onPointer);
-  host.addEventListener("pointerdown", onPointer);
-  host.addEventListener("pointerleave", leave);
-  host.addEventListener("blur", leave);
-  host.addEventListener("keydown", (event) => {
-    const turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!turn || !spec.series.length) return;
-    event.preventDefault();
-    const one = spec.series[0];
-    key = Math.max(0, Math.min(one.x.length - 1, key + turn));
-    const box = host.getBoundingClientRect();
-    const [px, py] = [state.scale.x.to(one.x[key]), state.scale.y.to(state.scale.lift(one.y[key]))];
-    point(px, py, box.left + px, box.top + py);
-  });
-  const again = responsive(host, draw);
-  return { node: host, set(changes) { Object.assign(spec, changes); key = 0; leave(); again(); } };
-}
-
-// doubling numbers, such as batch sizes, deserve an axis on which they stand evenly
-function growing(x) {
-  return x.length > 3 && x.length < 20 && x[0] > 0 && x.every((value, at) => !at || (value / x[at - 1] > 1.4 && value / x[at - 1] < 11)) && x[x.length - 1] / x[0] > 20;
-}
-
-function nearest(sorted, value) {
+// Return the index of the entry of a sorted array that is closest to `value`.
+function nearestIndex(sorted, value) {
   let [low, high] = [0, sorted.length - 1];
   while (high - low > 1) {
     const middle = (low + high) >> 1;
@@ -255,69 +140,346 @@ function nearest(sorted, value) {
   return Math.abs(sorted[low] - value) <= Math.abs(sorted[high] - value) ? low : high;
 }
 
-// ---- histograms: series [{name, colour, edges, counts}], drawn as steps that may overlap
+// Call draw(width) now and whenever the width of `host` changes.
+// Returns a function that draws again at the present width.
+function responsive(host, draw) {
+  let width = 0;
+  const update = () => {
+    const current = Math.floor(host.clientWidth);
+    if (current && current !== width) {
+      width = current;
+      draw(current);
+    }
+  };
+  new ResizeObserver(update).observe(host);
+  update();
+  return () => { width = 0; update(); };
+}
+
+// Return the grid, the axis, the tick labels and the axis labels of a chart.
+function axes(width, height, margin, x, y, spec) {
+  const left = margin.left;
+  const right = width - margin.right;
+  const bottom = height - margin.bottom;
+  const nodes = [];
+  for (const tick of y.ticks) {
+    const top = y.to(tick);
+    const label = { class: "tick", x: left - 8, y: top + 4, "text-anchor": "end" };
+    nodes.push(svg("line", { class: "grid", x1: left, x2: right, y1: top, y2: top }));
+    nodes.push(svg("text", label, y.text(tick)));
+  }
+  for (const tick of x.ticks) {
+    const label = { class: "tick", x: x.to(tick), y: bottom + 18, "text-anchor": "middle" };
+    nodes.push(svg("text", label, x.text(tick)));
+  }
+  nodes.push(svg("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }));
+  if (spec.xlabel) {
+    const label = { class: "label", x: right, y: height - 2, "text-anchor": "end" };
+    nodes.push(svg("text", label, spec.xlabel));
+  }
+  if (spec.ylabel) nodes.push(svg("text", { class: "label", x: 2, y: 11 }, spec.ylabel));
+  return nodes;
+}
+
+// ---- line charts
+// spec.series: [{name, colour, x, y, dash, low, high}], where low and high bound a shaded band.
+// spec.marks: [[y, text]], horizontal reference lines.
+// spec.direct: write the name of each series at the end of its line.
+
+function lineChart(spec) {
+  const label = spec.title || spec.ylabel || "chart";
+  const host = el("div", { class: "chart", tabindex: 0, role: "img", "aria-label": label });
+  const height = spec.height || 320;
+  let state = null;
+
+  function scales(width) {
+    const { series } = spec;
+    const narrow = width < 560;
+    const named = spec.direct && !narrow && series.length <= 8 && series.length > 1;
+    const longest = Math.max(...series.map((line) => line.name.length), 0);
+    const right = named ? Math.min(190, 22 + longest * 6.6) : 14;
+    const margin = { left: 48, right, top: 24, bottom: 40 };
+    const plotWidth = width - margin.left - margin.right;
+    const plotHeight = height - margin.top - margin.bottom;
+
+    // The y axis is logarithmic if the user asks for it and every series has positive values.
+    const log = spec.log && series.every((line) => line.y.some((value) => value > 0));
+    const toLog = (value) => (log ? Math.log10(Math.max(value, 1e-12)) : value);
+    const columns = series.flatMap((line) => [line.y, line.low || [], line.high || []]);
+    const positive = (column) => (log ? column.filter((value) => value > 0) : column);
+    let [y0, y1] = extent(columns.map((column) => positive(column).map(toLog)));
+    const marks = (spec.marks || []).filter(([value]) => {
+      return !log && value > y0 - (y1 - y0) && value < y1 + (y1 - y0);
+    });
+    for (const [value] of marks) [y0, y1] = [Math.min(y0, value), Math.max(y1, value)];
+    const padding = (y1 - y0 || Math.abs(y1) || 1) * 0.06;
+    [y0, y1] = [y0 - padding, y1 + padding];
+
+    const geometric = series.length > 0 && series.every((line) => isGeometric(line.x));
+    const stretch = (value) => (geometric ? Math.log2(value) : value);
+    const unstretch = (value) => (geometric ? 2 ** value : value);
+    const [x0, x1] = extent(series.map((line) => line.x)).map(stretch);
+    const xTicks = geometric
+      ? series[0].x.filter((_, i) => !narrow || i % 2 === 0)
+      : niceTicks(x0, x1, narrow ? 4 : 8);
+    return {
+      named, margin, marks, toLog,
+      x: {
+        to: (value) => margin.left + ((stretch(value) - x0) / (x1 - x0 || 1)) * plotWidth,
+        from: (pixel) => unstretch(x0 + ((pixel - margin.left) / plotWidth) * (x1 - x0)),
+        ticks: xTicks,
+        text: formatTick,
+      },
+      y: {
+        to: (value) => margin.top + (1 - (value - y0) / (y1 - y0)) * plotHeight,
+        ticks: log ? decades(y0, y1) : niceTicks(y0, y1, 5),
+        text: log ? (exponent) => formatTick(10 ** exponent) : formatTick,
+      },
+    };
+  }
+
+  function draw(width) {
+    const { series } = spec;
+    const scale = scales(width);
+    const { x, y, toLog, margin } = scale;
+    const point = (line, i, column) => {
+      return `${x.to(line.x[i]).toFixed(1)} ${y.to(toLog(column[i])).toFixed(1)}`;
+    };
+    const path = (line, column) => `M${line.x.map((_, i) => point(line, i, column)).join("L")}`;
+    const lines = series.map((line, index) => svg("path", {
+      class: "line",
+      "data-name": line.name,
+      "data-at": index,
+      d: path(line, line.y),
+      stroke: line.colour,
+      "stroke-dasharray": line.dash,
+      "stroke-width": series.length > 12 ? 1.1 : 1.8,
+      "stroke-opacity": series.length > 30 ? 0.55 : null,
+    }));
+    const bands = series.filter((line) => line.low).map((line) => {
+      const back = line.x.map((_, i) => point(line, line.x.length - 1 - i, line.low));
+      const d = `${path(line, line.high)}L${back.join("L")}Z`;
+      return svg("path", { class: "band", fill: line.colour, d });
+    });
+    const sparse = series.filter((line) => line.x.length <= 12 && series.length <= 8);
+    const dots = sparse.flatMap((line) => line.x.map((value, i) => {
+      const place = { cx: x.to(value), cy: y.to(toLog(line.y[i])) };
+      return svg("circle", { class: "dot", ...place, r: 2.6, fill: line.colour });
+    }));
+    const marks = scale.marks.map(([value, text]) => {
+      const right = width - margin.right;
+      const at = y.to(value);
+      return svg("g", { class: "mark" },
+        svg("line", { x1: margin.left, x2: right, y1: at, y2: at }),
+        svg("text", { x: right, y: at - 5, "text-anchor": "end" }, text));
+    });
+    const [top, bottom] = [margin.top, height - margin.bottom];
+    const cross = svg("line", { class: "cross", y1: top, y2: bottom, visibility: "hidden" });
+    const bead = svg("circle", { class: "bead", r: 4, visibility: "hidden" });
+    const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` },
+      axes(width, height, margin, x, y, spec), bands, marks, cross, lines, dots,
+      scale.named ? names(scale) : [], bead);
+    host.replaceChildren(picture);
+    state = { scale, lines, cross, bead };
+  }
+
+  // Return the name of each series at the end of its line, moved apart where they would overlap.
+  function names({ x, y, toLog, margin }) {
+    const ends = spec.series
+      .map((line) => ({ line, top: y.to(toLog(line.y[line.y.length - 1])) }))
+      .sort((a, b) => a.top - b.top);
+    ends.forEach((end, i) => { if (i) end.top = Math.max(end.top, ends[i - 1].top + 15); });
+    const overflow = ends.length ? ends[ends.length - 1].top - (height - margin.bottom) : 0;
+    return ends.map(({ line, top }) => {
+      const left = x.to(line.x[line.x.length - 1]) + 8;
+      const text = line.name.length > 26 ? `${line.name.slice(0, 25)}…` : line.name;
+      const baseline = top - Math.max(0, overflow) + 4;
+      return svg("text", { class: "name", x: left, y: baseline, fill: line.colour }, text);
+    });
+  }
+
+  // Return the point of each series that is closest to the pointer, the closest series first.
+  function closestPoints(pointerX, pointerY) {
+    const { x, y, toLog } = state.scale;
+    const value = x.from(pointerX);
+    return spec.series.map((line, series) => {
+      const index = nearestIndex(line.x, value);
+      const [left, top] = [x.to(line.x[index]), y.to(toLog(line.y[index]))];
+      const distance = Math.hypot(left - pointerX, 2 * (top - pointerY));
+      return { line, series, index, left, top, distance };
+    }).sort((a, b) => a.distance - b.distance);
+  }
+
+  // Mark the point that is closest to the pointer and show the values of all series there.
+  function point(pointerX, pointerY, clientX, clientY) {
+    if (!state || !spec.series.length) return;
+    const points = closestPoints(pointerX, pointerY);
+    const first = points[0];
+    const cross = { x1: first.left, x2: first.left, visibility: "visible" };
+    const bead = { cx: first.left, cy: first.top, fill: first.line.colour, visibility: "visible" };
+    for (const [name, value] of Object.entries(cross)) state.cross.setAttribute(name, value);
+    for (const [name, value] of Object.entries(bead)) state.bead.setAttribute(name, value);
+    const fade = spec.series.length > 1;
+    state.lines.forEach((line, i) => line.classList.toggle("faded", fade && i !== first.series));
+    const rows = points.slice(0, 7).map(({ line, index }, i) => {
+      const row = tipRow(line.colour, line.name, formatValue(line.y[index]));
+      row.classList.toggle("first", i === 0 && points.length > 1);
+      return row;
+    });
+    if (points.length > 7) rows.push(el("div", { class: "more" }, `and ${points.length - 7} more`));
+    const head = `${spec.xlabel || "x"} ${formatValue(first.line.x[first.index])}`;
+    showTip(clientX, clientY, el("div", { class: "head" }, head), ...rows);
+  }
+
+  function leave() {
+    hideTip();
+    if (!state) return;
+    for (const node of [state.cross, state.bead]) node.setAttribute("visibility", "hidden");
+    for (const line of state.lines) line.classList.remove("faded");
+  }
+
+  let cursor = 0; // the point of the first series that the arrow keys have reached
+  const onPointer = (event) => {
+    const box = host.getBoundingClientRect();
+    point(event.clientX - box.left, event.clientY - box.top, event.clientX, event.clientY);
+  };
+  host.addEventListener("pointermove", onPointer);
+  host.addEventListener("pointerdown", onPointer);
+  host.addEventListener("pointerleave", leave);
+  host.addEventListener("blur", leave);
+  host.addEventListener("keydown", (event) => {
+    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!move || !spec.series.length) return;
+    event.preventDefault();
+    const line = spec.series[0];
+    cursor = Math.max(0, Math.min(line.x.length - 1, cursor + move));
+    const box = host.getBoundingClientRect();
+    const { x, y, toLog } = state.scale;
+    const [left, top] = [x.to(line.x[cursor]), y.to(toLog(line.y[cursor]))];
+    point(left, top, box.left + left, box.top + top);
+  });
+  const redraw = responsive(host, draw);
+  return {
+    node: host,
+    set(changes) { Object.assign(spec, changes); cursor = 0; leave(); redraw(); },
+  };
+}
+
+// ---- histograms
+// spec.series: [{name, colour, edges, counts}], drawn as step functions that may overlap.
+// spec.share: the counts are fractions, shown in percent.
 
 function histogram(spec) {
-  const host = el("div", { class: "chart", role: "img", "aria-label": spec.title || "histogram" });
+  const label = spec.title || "histogram";
+  const host = el("div", { class: "chart", role: "img", "aria-label": label });
   const height = spec.height || 260;
-  let scale = null;
+  let xScale = null;
+
   function draw(width) {
+    const { series } = spec;
     const margin = { left: 48, right: 14, top: 24, bottom: 40 };
-    const [x0, x1] = range(spec.series.map((one) => one.edges));
-    const y1 = (range(spec.series.map((one) => one.counts))[1] || 1) * 1.06;
-    const across = width - margin.left - margin.right;
-    const up = height - margin.top - margin.bottom;
-    const x = { to: (v) => margin.left + ((v - x0) / (x1 - x0 || 1)) * across, from: (p) => x0 + ((p - margin.left) / across) * (x1 - x0), ticks: niceTicks(x0, x1, width < 480 ? 4 : 7), text: tickText };
-    const y = { to: (v) => margin.top + (1 - v / y1) * up, ticks: niceTicks(0, y1, 4), text: spec.share ? (v) => `${tickText(100 * v)} %` : tickText };
-    scale = { x };
-    const steps = (one) => one.counts.map((count, at) => `L${x.to(one.edges[at]).toFixed(1)} ${y.to(count).toFixed(1)}L${x.to(one.edges[at + 1]).toFixed(1)} ${y.to(count).toFixed(1)}`).join("");
-    const areas = spec.series.map((one) => svg("path", { class: "steps", "data-name": one.name, fill: one.colour, stroke: one.colour, d: `M${x.to(one.edges[0]).toFixed(1)} ${y.to(0).toFixed(1)}${steps(one)}L${x.to(one.edges[one.edges.length - 1]).toFixed(1)} ${y.to(0).toFixed(1)}Z` }));
-    host.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, frame(width, height, margin, x, y, spec), areas));
+    const [x0, x1] = extent(series.map((part) => part.edges));
+    const y1 = (extent(series.map((part) => part.counts))[1] || 1) * 1.06;
+    const plotWidth = width - margin.left - margin.right;
+    const plotHeight = height - margin.top - margin.bottom;
+    const x = {
+      to: (value) => margin.left + ((value - x0) / (x1 - x0 || 1)) * plotWidth,
+      from: (pixel) => x0 + ((pixel - margin.left) / plotWidth) * (x1 - x0),
+      ticks: niceTicks(x0, x1, width < 480 ? 4 : 7),
+      text: formatTick,
+    };
+    const y = {
+      to: (value) => margin.top + (1 - value / y1) * plotHeight,
+      ticks: niceTicks(0, y1, 4),
+      text: spec.share ? (value) => `${formatTick(100 * value)} %` : formatTick,
+    };
+    xScale = x;
+    const corner = (edge, count) => `${x.to(edge).toFixed(1)} ${y.to(count).toFixed(1)}`;
+    const areas = series.map(({ name, colour, edges, counts }) => {
+      const steps = counts.map((count, i) => {
+        return `L${corner(edges[i], count)}L${corner(edges[i + 1], count)}`;
+      });
+      const d = `M${corner(edges[0], 0)}${steps.join("")}L${corner(edges[edges.length - 1], 0)}Z`;
+      return svg("path", { class: "steps", "data-name": name, fill: colour, stroke: colour, d });
+    });
+    host.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` },
+      axes(width, height, margin, x, y, spec), areas));
   }
+
   host.addEventListener("pointermove", (event) => {
     const box = host.getBoundingClientRect();
-    const value = scale.x.from(event.clientX - box.left);
-    const rows = spec.series.map((one) => {
-      const at = Math.max(0, Math.min(one.counts.length - 1, one.edges.findIndex((edge) => edge > value) - 1));
-      return [one, at];
+    const value = xScale.from(event.clientX - box.left);
+    const bins = spec.series.map(({ edges, counts }) => {
+      const bin = edges.findIndex((edge) => edge > value) - 1;
+      return Math.max(0, Math.min(counts.length - 1, bin));
     });
-    const [first, at] = rows[0];
-    const head = `${say(first.edges[at])} to ${say(first.edges[at + 1])}`;
-    showTip(event.clientX, event.clientY, el("div", { class: "head" }, head), ...rows.map(([one, place]) => tipRow(one.colour, one.name, spec.share ? `${(100 * one.counts[place]).toFixed(1)} %` : say(one.counts[place]))));
+    const { edges } = spec.series[0];
+    const head = `${formatValue(edges[bins[0]])} to ${formatValue(edges[bins[0] + 1])}`;
+    const rows = spec.series.map(({ name, colour, counts }, i) => {
+      const count = counts[bins[i]];
+      const text = spec.share ? `${(100 * count).toFixed(1)} %` : formatValue(count);
+      return tipRow(colour, name, text);
+    });
+    showTip(event.clientX, event.clientY, el("div", { class: "head" }, head), ...rows);
   });
   host.addEventListener("pointerleave", hideTip);
   responsive(host, draw);
   return { node: host };
 }
 
-// ---- a curve the size of a thumb
+// ---- sparklines: small curves without axes
 
-function spark(series) {
+function sparkline(series) {
   const [width, height] = [120, 34];
-  const [x0, x1] = range(series.map((one) => one.x));
-  const [y0, y1] = range(series.map((one) => one.y));
-  const lines = series.map((one) => {
-    const every = Math.max(1, Math.floor(one.x.length / 60));
-    const kept = one.x.map((_, at) => at).filter((at) => at % every === 0 || at === one.x.length - 1);
-    const points = kept.map((at) => `${(((one.x[at] - x0) / (x1 - x0 || 1)) * width).toFixed(1)} ${(2 + (1 - (one.y[at] - y0) / (y1 - y0 || 1)) * (height - 4)).toFixed(1)}`);
-    return svg("path", { d: `M${points.join("L")}`, stroke: one.colour, "vector-effect": "non-scaling-stroke" });
+  const [x0, x1] = extent(series.map((line) => line.x));
+  const [y0, y1] = extent(series.map((line) => line.y));
+  const lines = series.map((line) => {
+    const last = line.x.length - 1;
+    const every = Math.max(1, Math.floor(line.x.length / 60));
+    const kept = line.x.map((_, i) => i).filter((i) => i % every === 0 || i === last);
+    const points = kept.map((i) => {
+      const x = ((line.x[i] - x0) / (x1 - x0 || 1)) * width;
+      const y = 2 + (1 - (line.y[i] - y0) / (y1 - y0 || 1)) * (height - 4);
+      return `${x.toFixed(1)} ${y.toFixed(1)}`;
+    });
+    const d = `M${points.join("L")}`;
+    return svg("path", { d, stroke: line.colour, "vector-effect": "non-scaling-stroke" });
   });
-  return svg("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" }, lines);
+  const viewBox = `0 0 ${width} ${height}`;
+  const attributes = { viewBox, preserveAspectRatio: "none", "aria-hidden": "true" };
+  return svg("svg", { class: "spark", ...attributes }, lines);
 }
 
-// ---- small controls
+// ---- controls
 
-function choice(options, chosen, pick, label) {
-  const buttons = options.map(([value, text]) => el("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => press(value) }, text));
+// Return a row of buttons of which one is pressed. options: [[value, text]].
+function choice(options, initial, onChoose, label) {
+  const buttons = options.map(([value, text]) => {
+    const pressed = String(value === initial);
+    const onclick = () => press(value);
+    return el("button", { type: "button", "aria-pressed": pressed, onclick }, text);
+  });
   function press(value) {
-    buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(options[at][0] === value)));
-    pick(value);
+    buttons.forEach((button, i) => {
+      button.setAttribute("aria-pressed", String(options[i][0] === value));
+    });
+    onChoose(value);
   }
   return el("div", { class: "choice", role: "group", "aria-label": label }, buttons);
 }
 
-function tick(text, chosen, pick) {
-  const box = el("input", { type: "checkbox", onchange: () => pick(box.checked) });
-  box.checked = chosen;
+// Return a checkbox with a label.
+function checkbox(text, initial, onChange) {
+  const box = el("input", { type: "checkbox", onchange: () => onChange(box.checked) });
+  box.checked = initial;
   return el("label", { class: "tick" }, box, text);
+}
+
+// Return a legend. entries: [[colour, text]].
+function legend(entries) {
+  return el("div", { class: "legend" }, entries.map(([colour, text]) => {
+    const swatch = el("i");
+    swatch.style.background = colour;
+    return el("span", {}, swatch, text);
+  }));
 }

@@ -1,54 +1,91 @@
-"""What training recorded, as curves that a page can hold: few points, none of them invented."""
+"""Training curves for the page: metrics by step, downsampled without inventing values."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-KNOWN = {  # in the order of the page: title, how to read it
-    "loss": ("Loss", "what training minimises; comparable between runs of one method only"),
-    "contrast": ("Contrastive term", "the loss without regularisers"),
-    "knn": ("kNN accuracy, %", "of the frozen backbone while it trains; it decides nothing"),
+# Title and explanation of each metric, in the order of the page.
+KNOWN = {
+    "loss": ("Loss", "The training loss. Comparable only between runs of the same method."),
+    "contrast": ("Contrastive term", "The loss without its regularisation terms."),
+    "knn": (
+        "kNN accuracy (%)",
+        "kNN accuracy of the frozen backbone during training. For monitoring only.",
+    ),
     "spread": (
         "Spread",
-        "1: embeddings lie all over the sphere; 0: they have collapsed to a point",
+        "Spread of the keys of a batch, normalised to unit length. 1: they cover the whole "
+        "sphere. 0: they have collapsed to one point.",
     ),
-    "rank": ("Effective rank", "how many dimensions the embeddings of a batch fill (RankMe)"),
-    "uniformity": ("Uniformity", "log mean Gaussian potential of all pairs; lower is more even"),
-    "similarity": ("Similarity of strangers", "mean cosine between different images; 0 is even"),
-    "positive": ("Similarity of positives", "mean cosine between two views of one image"),
-    "negative": ("Similarity of negatives", "mean cosine between a query and what repels it"),
-    "align": ("Distance of positives", "between what is predicted and its target"),
-    "rival": ("The bank's side", "the contrastive term that AdCo's negatives climb"),
-    "alignment": ("Alignment", "mean squared distance of two views of one image; 0 is perfect"),
+    "rank": (
+        "Effective rank",
+        "Effective number of dimensions that the keys of a batch use (RankMe). The keys are "
+        "normalised to unit length and not centred. The Spectrum section centres its features, so "
+        "its effective rank differs.",
+    ),
+    "uniformity": (
+        "Uniformity",
+        "Logarithm of the mean Gaussian potential over all pairs of keys of a batch, normalised to "
+        "unit length. Lower is more uniform.",
+    ),
+    "similarity": (
+        "Similarity between different images",
+        "Mean cosine similarity between the keys of different images of a batch. "
+        "0 for uniformly distributed keys.",
+    ),
+    "positive": (
+        "Similarity of positive pairs",
+        "Mean cosine similarity between two views of the same image.",
+    ),
+    "negative": (
+        "Similarity of negative pairs",
+        "Mean cosine similarity between a query and its negatives.",
+    ),
+    "align": (
+        "Distance between prediction and target",
+        "Mean squared distance, or negative cosine similarity in SimSiam.",
+    ),
+    "rival": (
+        "Contrastive term of the bank",
+        "The contrastive term that AdCo's adversarial negatives maximise.",
+    ),
+    "alignment": (
+        "Alignment",
+        "Mean squared distance between two views of the same image. 0 is perfect alignment.",
+    ),
     "multiplier": (
         "Gradient multiplier",
-        "what coupling leaves of the gradient: 1 all of it, 0 nothing (DCL)",
+        "Factor by which the coupling of positives and negatives scales the gradient (DCL). "
+        "1: the full gradient. 0: no gradient.",
     ),
-    "attract": ("Attraction", "mean positive score / tau"),
-    "repel": ("Repulsion", "log-sum-exp of the negative scores / tau"),
+    "attract": ("Attraction", "Mean of score / tau over the positives."),
+    "repel": ("Repulsion", "Log-sum-exp of score / tau over the negatives."),
     "mi_bound": (
-        "Information bound, nats",
-        "EqCo's lower bound on the mutual information of two views",
+        "Mutual information bound (nats)",
+        "EqCo's lower bound on the mutual information between two views.",
     ),
-    "gradient": ("Gradient norm", "before clipping"),
-    "bank_length": ("Length of bank vectors", "mean norm of AdCo's negatives"),
-    "bank_drift": ("Drift of the bank", "mean 1 - cosine of AdCo's negatives since the last check"),
-    "queue_age": ("Age of the queue", "mean age of its keys in steps"),
-    "images_per_second": ("Images per second", "between two lines of the log"),
+    "gradient": ("Gradient norm", "Norm of the gradient before clipping."),
+    "bank_length": ("Norm of the bank vectors", "Mean norm of AdCo's adversarial negatives."),
+    "bank_drift": (
+        "Drift of the bank",
+        "Mean of 1 - cosine similarity of AdCo's negatives to those at the previous check.",
+    ),
+    "queue_age": ("Age of the queue", "Mean age of the keys in the queue, in steps."),
+    "images_per_second": ("Images per second", "Training speed between two lines of the log."),
 }
-LINES = {"spread": [[0.1, "collapsed below"]]}
+LINES = {"spread": [[0.1, "collapse threshold"]]}  # reference lines of a chart: value and label
 AXES = ("step", "epoch")
 
 
 def explained(name: str) -> tuple[str, str]:
-    """Title and reading of a metric; a name nobody knows is its own title."""
+    """Return the title and the explanation of a metric; an unknown metric is titled by its name."""
     if name.startswith("lr_"):
-        return f"Rate of {name[3:]}", "the learning rate after warm-up and schedule"
+        return f"Learning rate ({name[3:]})", "The learning rate, with warm-up and schedule."
     return KNOWN.get(name, (name, ""))
 
 
 def ordered(names: set[str]) -> list[str]:
-    """Metrics in the order of the page: known ones, rates, the rest by name."""
+    """Return metrics in page order: known ones, then learning rates, then the others by name."""
     place = {name: at for at, name in enumerate(KNOWN)}
     return sorted(
         names, key=lambda name: (place.get(name, 98 if name.startswith("lr_") else 99), name)
@@ -56,19 +93,23 @@ def ordered(names: set[str]) -> list[str]:
 
 
 def curves(rows: Sequence[dict[str, Any]], most: int) -> dict[str, Any]:
-    """{"x": lists of steps, "y": {metric: [which of them, values]}}, each of at most `most` points."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    """Return the curves of a log, with at most `most` points each.
+
+    The result is {"x": lists of steps, "y": {metric: [index of its list of steps, values]}}.
+    Metrics that were logged at the same steps share a list. Non-finite values are left out.
+    """
+    columns: dict[str, tuple[list[float], list[float]]] = {}
     for row in rows:
         for name, value in row.items():
             if name not in AXES and number(value) and number(row.get("step")):
-                xs, ys = found.setdefault(name, ([], []))
+                xs, ys = columns.setdefault(name, ([], []))
                 xs.append(row["step"])
                 ys.append(value)
     steps: list[list[float]] = []
     values: dict[str, list[Any]] = {}
-    for name in ordered(set(found)):
-        kept = thin(found[name][1], most)
-        xs, ys = ([column[at] for at in kept] for column in found[name])
+    for name in ordered(set(columns)):
+        kept = thin(columns[name][1], most)
+        xs, ys = ([column[at] for at in kept] for column in columns[name])
         if xs not in steps:
             steps.append(xs)
         values[name] = [steps.index(xs), [short(y) for y in ys]]
@@ -76,29 +117,37 @@ def curves(rows: Sequence[dict[str, Any]], most: int) -> dict[str, Any]:
 
 
 def once(drawn: Sequence[dict[str, Any]]) -> None:
-    """Leave out the contrastive term where it is the loss in all runs of a page: twice the same curve."""
+    """Remove the contrastive term if it equals the loss in every run, to avoid a duplicate curve.
+
+    `drawn` holds the "y" part of the curves of each run on the page, and is changed in place.
+    """
     if all(y["contrast"] == y.get("loss") for y in drawn if "contrast" in y):
         for y in drawn:
             y.pop("contrast", None)
 
 
 def thin(values: Sequence[float], most: int) -> list[int]:
-    """Indices of at most `most` values: the ends, and each stretch's lowest and highest, so that no spike hides."""
-    n, stretches = len(values), max(1, (most - 2) // 2)
+    """Return the indices of at most `most` values, in order.
+
+    Keeps the first and the last value, and the minimum and maximum of each interval between them,
+    so that no spike is lost.
+    """
+    n = len(values)
     if n <= most:
         return list(range(n))
+    intervals = max(1, (most - 2) // 2)
     kept = {0, n - 1}
-    for part in range(stretches):
-        span = range(1 + part * (n - 2) // stretches, 1 + (part + 1) * (n - 2) // stretches)
+    for part in range(intervals):
+        span = range(1 + part * (n - 2) // intervals, 1 + (part + 1) * (n - 2) // intervals)
         kept |= {min(span, key=values.__getitem__), max(span, key=values.__getitem__)}
     return sorted(kept)
 
 
 def number(value: Any) -> bool:
-    """Whether a value of a JSON file is a finite number."""
+    """Return True if a value from a JSON file is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def short(value: float) -> float | int:
-    """Five digits, which is more than a screen shows."""
+    """Round a float to five significant digits, which is more than the page shows."""
     return value if isinstance(value, int) else float(f"{value:.5g}")

@@ -1,112 +1,110 @@
-"""The head of the page, there without a script: name, sentence, the number that matters, what to know first."""
+"""The top of the page as HTML, readable without scripts: title, text, main score and notes."""
 
 import html
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from antipode.reporting import provenance as facts
-from antipode.reporting import seed_groups as spread
-from antipode.reporting.gather import Record
+from antipode.reporting import provenance, seed_groups
 from antipode.reporting.pictures import Album
 from antipode.reporting.seed_groups import Column, Group
+from antipode.reporting.summary import epochs_done, training_seconds
 from antipode.reporting.warnings import Note, concerns
+from antipode.runs.run import Run
 
-BRIEF = 24  # characters of a setting
+BRIEF = 24  # maximum number of characters of a setting beside the main score
 
 
-def title(records: Sequence[Record]) -> str:
-    """The name of the page."""
-    return records[0].name if len(records) == 1 else f"{len(records)} runs compared"
+def title(runs: Sequence[Run]) -> str:
+    """Return the title of the page."""
+    return runs[0].label if len(runs) == 1 else f"{len(runs)} runs compared"
 
 
 def hero(
-    records: Sequence[Record],
+    runs: Sequence[Run],
     albums: Sequence[Album],
-    settings: Sequence[Group],
+    groups: Sequence[Group],
     columns: Sequence[Column],
 ) -> str:
-    """The head of the page: name, one sentence, the number that matters, and a few facts beside it."""
-    if len(records) == 1:
-        text = facts.sentence(records[0], albums[0].images)
-        eyebrow = f"{records[0].method} on {records[0].value('data.name', 'no data')}"
+    """Return the first block of the page: title, description, main score and a few facts."""
+    if len(runs) == 1:
+        text = provenance.sentence(runs[0], albums[0].images)
+        eyebrow = f"{runs[0].method} on {runs[0].value('data.name', 'no data')}"
     else:
-        text = _compared(records, settings)
-        places = list(dict.fromkeys(str(one.value("data.name")) for one in records if one.recipe))
-        eyebrow = f"comparison on {places[0]}" if len(places) == 1 else "comparison"
+        text = _comparison(runs, groups)
+        data_sets = list(dict.fromkeys(str(run.value("data.name")) for run in runs if run.values))
+        eyebrow = f"comparison on {data_sets[0]}" if len(data_sets) == 1 else "comparison"
     return (
-        f'<div class="lead"><p class="eyebrow">{_safe(eyebrow)}</p><h1>{_safe(title(records))}</h1>'
+        f'<div class="lead"><p class="eyebrow">{_safe(eyebrow)}</p><h1>{_safe(title(runs))}</h1>'
         f'<p class="what">{_safe(text)}</p></div>'
-        f'<div class="result">{_headline(records, settings, columns)}</div>{_facts(records)}'
+        f'<div class="result">{_headline(runs, groups, columns)}</div>{_facts(runs)}'
     )
 
 
-def _compared(records: Sequence[Record], settings: Sequence[Group]) -> str:
-    methods = list(dict.fromkeys(one.method for one in records if one.recipe))
-    foreign = sum(not one.recipe for one in records)
-    named = methods[:6] + ([f"{len(methods) - 6} more methods"] if len(methods) > 6 else [])
-    named += [f"{_count(foreign, 'network')} that no run here has trained"] if foreign else []
-    listed = ", ".join(named[:-1]) + (" and " if len(named) > 1 else "") + named[-1]
-    return f"{_count(len(settings), 'setting')} of {listed}. Runs that differ only by their seed are one setting."
+def _comparison(runs: Sequence[Run], groups: Sequence[Group]) -> str:
+    """Return a description of several runs."""
+    methods = list(dict.fromkeys(run.method for run in runs if run.values))
+    foreign = sum(not run.values for run in runs)
+    parts = methods[:6] + ([f"{len(methods) - 6} more methods"] if len(methods) > 6 else [])
+    parts += [f"{_count(foreign, 'network')} that no run here has trained"] if foreign else []
+    listed = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
+    settings = _count(len(groups), "setting")
+    return f"{settings} of {listed}. Runs that differ only by their seed are one setting."
 
 
-def _headline(
-    records: Sequence[Record], settings: Sequence[Group], columns: Sequence[Column]
-) -> str:
-    main = spread.headline(columns, records)
+def _headline(runs: Sequence[Run], groups: Sequence[Group], columns: Sequence[Column]) -> str:
+    """Return the main score of the best setting, and how it was obtained."""
+    main = seed_groups.headline(columns, runs)
     if main is None:
-        return '<p class="score none">No score yet: <code>antipode evaluate</code> adds one.</p>'
-    column, per = (
-        columns[main],
-        [spread.cells(group, records, columns).get(main) for group in settings],
-    )
-    best, cell = max(
-        ((at, cell) for at, cell in enumerate(per) if cell), key=lambda pair: pair[1]["mean"]
-    )
-    scored = sum(cell is not None for cell in per)
+        return '<p class="score none">No score yet: run <code>antipode evaluate</code>.</p>'
+    column = columns[main]
+    cells = [seed_groups.cells(group, runs, columns).get(main) for group in groups]
+    scored = {at: cell for at, cell in enumerate(cells) if cell}
+    best = max(scored, key=lambda at: scored[at]["mean"])
+    mean, deviation, n = (scored[best][name] for name in ("mean", "std", "n"))
     percent = column.unit.startswith("%")
     unit, rest = column.unit.partition(" ")[::2] if percent else ("", column.unit)
-    plus = (
-        ""
-        if cell["std"] is None
-        else f'<span class="spread"> ± {_figure(cell["std"], percent)}</span>'
+    spread = "" if deviation is None else f" ± {_figure(deviation, percent)}"
+    spread = f'<span class="spread">{spread}</span>' if spread else ""
+    setting = (
+        f"{groups[best].label}, the highest of {len(scored)} settings. " if len(scored) > 1 else ""
     )
-    who = f"{settings[best].label}, the highest of {scored} settings. " if scored > 1 else ""
-    seeds = _count(cell["n"], "seed") if cell["n"] > 1 else "one seed, so no spread"
-    which = f"mean ± standard deviation over {seeds}" if cell["n"] > 1 else seeds
-    how, mean = ", ".join(_brief(spread.settings(column, records))), _figure(cell["mean"], percent)
+    seeds = f"Mean ± standard deviation over {n} seeds" if n > 1 else "One seed, so no spread"
+    how = ", ".join(_brief(seed_groups.settings(column, runs)))
     return (
-        f'<p class="score"><strong>{mean}<span class="unit">{_safe(unit)}</span></strong>{plus}</p>'
-        f'<p class="by"><b>{_safe(f"{column.name} {rest}".strip())}</b> on {_safe(column.data)} {_safe(column.split)}, '
-        f"{column.n:,} images{_safe(f' ({how})' if how else '')}. {_safe(who)}{which[0].upper()}{which[1:]}.</p>"
+        f'<p class="score"><strong>{_figure(mean, percent)}<span class="unit">{_safe(unit)}</span>'
+        f"</strong>{spread}</p>"
+        f'<p class="by"><b>{_safe(f"{column.name} {rest}".strip())}</b> on {_safe(column.data)} '
+        f"{_safe(column.split)}, {column.n:,} images{_safe(f' ({how})' if how else '')}. "
+        f"{_safe(setting)}{seeds}.</p>"
     )
 
 
 def _brief(settings: dict[str, Any]) -> list[str]:
-    """The settings that fit a line; all of them stand with the scores below."""
-    texts = [f"{key} {spread.plain(value)}" for key, value in settings.items()]
+    """Return the settings of a score that fit on a line. The table of scores has all of them."""
+    texts = [f"{key} {seed_groups.plain(value)}" for key, value in settings.items()]
     return [text for text in texts if len(text) <= BRIEF][:5]
 
 
-def _facts(records: Sequence[Record]) -> str:
-    """A few numbers of a single run; of many they stand in the table."""
-    if len(records) > 1 or not records[0].recipe:
+def _facts(runs: Sequence[Run]) -> str:
+    """Return a few numbers of a single run. For several runs, the table of runs has them."""
+    if len(runs) > 1 or not runs[0].values:
         return ""
-    one = records[0]
-    # as the bar shows it: the difference that AdCo minimises has no meaning, its contrast has
-    losses = [row.get("contrast", row.get("loss")) for row in one.rows]
+    run = runs[0]
+    # AdCo minimises a difference that has no meaning by itself, so its contrastive term is shown
+    losses = [row.get("contrast", row.get("loss")) for row in run.rows]
     last = next((loss for loss in reversed(losses) if loss is not None), None)
-    speeds = [row["images_per_second"] for row in one.rows if row.get("images_per_second")]
-    shown = {
-        "network": str(one.value("backbone.name")),
-        "epochs": f"{one.epochs_done} of {one.value('train.epochs')}",
+    speeds = [row["images_per_second"] for row in run.rows if row.get("images_per_second")]
+    facts = {
+        "backbone": str(run.value("backbone.name")),
+        "epochs": f"{epochs_done(run)} of {run.value('train.epochs')}",
         "last loss": "-" if last is None else f"{last:.3f}",
-        "images a second": f"{statistics.median(speeds):,.0f}" if speeds else "-",
-        "time training": _time(one.seconds),
-        "device": str(one.env.get("device", "-")),
+        "images per second": f"{statistics.median(speeds):,.0f}" if speeds else "-",
+        "training time": _time(training_seconds(run)),
+        "device": str(run.environment.get("device", "-")),
     }
     items = "".join(
-        f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd></div>" for name, value in shown.items()
+        f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd></div>" for name, value in facts.items()
     )
     return f'<dl class="facts">{items}</dl>'
 
@@ -120,80 +118,78 @@ def _time(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
-def noted(records: Sequence[Record], albums: Sequence[Album]) -> dict[Note, list[str]]:
-    """What is worth knowing, each sentence once, with the runs it is true of; grave ones first."""
-    found: dict[Note, list[str]] = {}
-    for one, album in zip(records, albums, strict=True):
-        for note in [*concerns(one), *_left_out(album)]:
-            found.setdefault(note, []).append(one.name)
-    return dict(sorted(found.items(), key=lambda item: not item[0].grave))
+def collect_notes(runs: Sequence[Run], albums: Sequence[Album]) -> dict[Note, list[str]]:
+    """Return each distinct note with the labels of its runs, grave notes first."""
+    labels: dict[Note, list[str]] = {}
+    for run, album in zip(runs, albums, strict=True):
+        for note in [*concerns(run), *_picture_notes(album)]:
+            labels.setdefault(note, []).append(run.label)
+    return dict(sorted(labels.items(), key=lambda item: not item[0].grave))
 
 
-def _left_out(album: Album) -> list[Note]:
+def _picture_notes(album: Album) -> list[Note]:
+    """Return notes on pictures that are absent and on images that could not be used."""
     notes = [
-        Note(False, f"no {part}", f"no {part}: {why}")
-        for part, why in _merged(album.absent).items()
+        Note(False, f"no {parts}", f"no {parts}: {reason}")
+        for parts, reason in _merged(album.absent).items()
     ]
     if album.skipped:
         first = "; ".join(album.skipped[:3]) + ("; ..." if len(album.skipped) > 3 else "")
-        lost = _count(len(album.skipped), "image")  # a page looks at some thousands at most
-        notes.append(
-            Note(
-                True,
-                "skipped",
-                f"{lost} could not be used, of those that this page looked at: {first}",
-            )
-        )
+        # a page looks at some thousands of images at most, so there may be more of them
+        count = _count(len(album.skipped), "image")
+        text = f"{count} could not be used, among those that this page looked at: {first}"
+        notes.append(Note(True, "skipped", text))
     return notes
 
 
 def _merged(absent: dict[str, str]) -> dict[str, str]:
-    """Pictures that are absent for one reason in one line."""
+    """Return reasons by picture, with the pictures that are absent for the same reason as one."""
     reasons: dict[str, list[str]] = {}
-    for part, why in absent.items():
-        reasons.setdefault(why, []).append(part)
+    for part, reason in absent.items():
+        reasons.setdefault(reason, []).append(part)
     return {
-        (", ".join(parts) if len(parts) < 5 else "pictures"): why for why, parts in reasons.items()
+        (", ".join(parts) if len(parts) < 5 else "pictures"): reason
+        for reason, parts in reasons.items()
     }
 
 
-def worth(notes: dict[Note, list[str]], runs: int) -> str:
-    """The list of what is worth knowing; of many notes of one kind the first is shown and the rest can be unfolded."""
+def notes_html(notes: dict[Note, list[str]], runs: int) -> str:
+    """Return the list of notes. If there are many of a kind, all but the first are folded."""
     if not notes:
-        return '<p class="fine">Nothing is missing and nothing went wrong.</p>'
+        return '<p class="fine">No warnings, and no results are missing.</p>'
     kinds: dict[tuple[bool, str], list[str]] = {}
     for note, names in notes.items():
         kinds.setdefault((note.grave, note.kind), []).append(_sentence(note, names, runs))
-    items = []
+    items: list[str] = []
     for (grave, _), sentences in kinds.items():
-        look, mark = ("grave", "warning") if grave else ("gap", "missing")
-        shown, folded = (sentences[:1], sentences[1:]) if len(sentences) > 3 else (sentences, [])
-        for at, text in enumerate(shown):
-            rest = "".join(f"<p>{one}</p>" for one in folded) if at == 0 else ""
-            more = (
-                f"<details><summary>and {len(folded)} more like it</summary>{rest}</details>"
-                if rest
-                else ""
-            )
-            items.append(
-                f'<li class="{look}"><b class="mark">{mark}</b><div>{text}{more}</div></li>'
-            )
+        if len(sentences) > 3:
+            rest = "".join(f"<p>{text}</p>" for text in sentences[1:])
+            summary = f"<summary>and {len(sentences) - 1} more like it</summary>"
+            items.append(_item(grave, f"{sentences[0]}<details>{summary}{rest}</details>"))
+        else:
+            items += [_item(grave, text) for text in sentences]
     return f'<ul class="notes">{"".join(items)}</ul>'
 
 
+def _item(grave: bool, content: str) -> str:
+    """Return a list item with a mark for its kind."""
+    kind, mark = ("grave", "warning") if grave else ("gap", "missing")
+    return f'<li class="{kind}"><b class="mark">{mark}</b><div>{content}</div></li>'
+
+
 def _sentence(note: Note, names: Sequence[str], runs: int) -> str:
-    """A note as HTML, with the runs it is about where there are several."""
+    """Return a note as HTML. If the page has several runs, the runs of the note are named."""
     whose = ""
     if runs > 1:
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         whose = "all runs" if len(names) == runs else ", ".join(names[:4]) + more
     command = f" <code>{_safe(note.command)}</code>" if note.command else ""
-    run = f' <span class="whose">{_safe(whose)}</span>' if whose else ""
-    return f"{_safe(note.text[:1].upper() + note.text[1:])}.{command}{run}"
+    labels = f' <span class="whose">{_safe(whose)}</span>' if whose else ""
+    return f"{_safe(note.text[:1].upper() + note.text[1:])}.{command}{labels}"
 
 
 def _figure(value: float, percent: bool) -> str:
-    """A percentage to a tenth; a distance, say, may be small."""
+    """Return a percentage with one decimal, and other values with three significant digits."""
     return f"{value:.1f}" if percent else f"{value:.3g}"
 
 

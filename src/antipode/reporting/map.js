@@ -1,23 +1,38 @@
-// The map of embeddings: a canvas of dots or pictures, with the image under the pointer.
+// The embedding map: a canvas of points or thumbnails that shows the image under the pointer.
 
+// map: {layouts: {name: [x0, y0, x1, y1, ...] from 0 to 1000}, colour: class index of each image or
+// null, classes: names of the coloured classes, names: class name of each image, src: a sheet with
+// the thumbnails of all images, side: pixels of a thumbnail, columns: thumbnails in a row of it}.
 function embeddingMap(map) {
-  const canvas = el("canvas", { role: "img", "aria-label": "map of the embeddings" });
+  const canvas = el("canvas", { role: "img", "aria-label": "embedding map" });
   const host = el("div", { class: "map" }, canvas);
-  const sheet = el("img", { class: "sheet", alt: "all images of the map", src: map.src });
+  const sheet = el("img", { class: "sheet", alt: "thumbnails of all images", src: map.src });
   const count = map.names.length;
-  let [layout, pictures, lit, width] = [Object.keys(map.layouts)[0], !map.classes.length, null, 0]; // dots without colours say little
+  const layouts = Object.keys(map.layouts);
+  let layout = layouts[0];
+  let thumbnails = !map.classes.length; // points without colours carry little information
+  let highlighted = null; // index of a class, or null for all images
+  let width = 0;
 
   function colours() {
     const style = getComputedStyle(document.documentElement);
-    return { of: map.classes.map((_, at) => style.getPropertyValue(`--s${at % 10}`)), other: style.getPropertyValue("--faint") };
+    return {
+      classes: map.classes.map((_, i) => style.getPropertyValue(`--s${i % 10}`)),
+      other: style.getPropertyValue("--faint"),
+    };
   }
 
-  function places() {
+  // Return the canvas coordinates of all images.
+  function positions() {
     const flat = map.layouts[layout];
-    const edge = pictures ? side() / 2 + 4 : 14;
-    return Array.from({ length: count }, (_, at) => [edge + (flat[2 * at] / 1000) * (width - 2 * edge), edge + (1 - flat[2 * at + 1] / 1000) * (height() - 2 * edge)]);
+    const edge = thumbnails ? side() / 2 + 4 : 14;
+    return Array.from({ length: count }, (_, i) => [
+      edge + (flat[2 * i] / 1000) * (width - 2 * edge),
+      edge + (1 - flat[2 * i + 1] / 1000) * (height() - 2 * edge),
+    ]);
   }
 
+  // Return the side of a thumbnail on the map, in pixels.
   function side() {
     const size = count > 400 ? 22 : count > 80 ? 34 : 56;
     return width < 560 ? Math.round(size * 0.7) : size;
@@ -25,6 +40,17 @@ function embeddingMap(map) {
 
   function height() {
     return Math.min(width, 640);
+  }
+
+  // Return the source rectangle of a thumbnail on the sheet.
+  function source(i) {
+    const left = map.side * (i % map.columns);
+    const top = map.side * Math.floor(i / map.columns);
+    return [left, top, map.side, map.side];
+  }
+
+  function isHighlighted(i) {
+    return highlighted === null || (map.colour && map.colour[i] === highlighted);
   }
 
   function draw() {
@@ -35,23 +61,20 @@ function embeddingMap(map) {
     pen.scale(ratio, ratio);
     pen.clearRect(0, 0, width, height());
     const palette = colours();
-    const order = Array.from({ length: count }, (_, at) => at).sort((a, b) => Number(shown(a)) - Number(shown(b)));
-    const all = places();
-    for (const at of order) paint(pen, all[at], at, palette);
+    const points = positions();
+    // Draw the highlighted images last, on top of the others.
+    const order = points.map((_, i) => i);
+    order.sort((a, b) => Number(isHighlighted(a)) - Number(isHighlighted(b)));
+    for (const i of order) paint(pen, points[i], i, palette);
   }
 
-  function shown(at) {
-    return lit === null || (map.colour && map.colour[at] === lit);
-  }
-
-  function paint(pen, [x, y], at, palette) {
-    const place = map.colour ? map.colour[at] : -1;
-    const colour = place >= 0 ? palette.of[place] : palette.other;
-    pen.globalAlpha = shown(at) ? 0.9 : 0.1;
-    if (pictures && sheet.complete && sheet.naturalWidth) {
+  function paint(pen, [x, y], i, palette) {
+    const label = map.colour ? map.colour[i] : -1;
+    const colour = label >= 0 ? palette.classes[label] : palette.other;
+    pen.globalAlpha = isHighlighted(i) ? 0.9 : 0.1;
+    if (thumbnails && sheet.complete && sheet.naturalWidth) {
       const size = side();
-      const [left, top] = [map.side * (at % map.columns), map.side * Math.floor(at / map.columns)];
-      pen.drawImage(sheet, left, top, map.side, map.side, x - size / 2, y - size / 2, size, size);
+      pen.drawImage(sheet, ...source(i), x - size / 2, y - size / 2, size, size);
       pen.strokeStyle = colour;
       pen.lineWidth = 1.6;
       pen.strokeRect(x - size / 2, y - size / 2, size, size);
@@ -63,40 +86,52 @@ function embeddingMap(map) {
     }
   }
 
+  // Show the image that is closest to the pointer, if it is within 24 pixels.
   function hover(event) {
     const box = canvas.getBoundingClientRect();
-    const [px, py] = [event.clientX - box.left, event.clientY - box.top];
-    let [best, away] = [-1, 24];
-    places().forEach(([x, y], at) => {
-      const distance = Math.hypot(x - px, y - py);
-      if (distance < away && shown(at)) [best, away] = [at, distance];
+    const [pointerX, pointerY] = [event.clientX - box.left, event.clientY - box.top];
+    let [closest, least] = [-1, 24];
+    positions().forEach(([x, y], i) => {
+      const distance = Math.hypot(x - pointerX, y - pointerY);
+      if (distance < least && isHighlighted(i)) [closest, least] = [i, distance];
     });
-    if (best < 0) return hideTip();
+    if (closest < 0) return hideTip();
     const large = el("canvas", { width: 96, height: 96, class: "thumb" });
     const pen = large.getContext("2d");
     pen.imageSmoothingEnabled = map.side > 48;
-    pen.drawImage(sheet, map.side * (best % map.columns), map.side * Math.floor(best / map.columns), map.side, map.side, 0, 0, 96, 96);
-    showTip(event.clientX, event.clientY, large, el("div", { class: "head" }, map.names[best] || `image ${best + 1} of ${count}`));
+    pen.drawImage(sheet, ...source(closest), 0, 0, 96, 96);
+    const text = map.names[closest] || `image ${closest + 1} of ${count}`;
+    showTip(event.clientX, event.clientY, large, el("div", { class: "head" }, text));
   }
 
-  function legend() {
+  // Return one button per class: hovering highlights the class, clicking keeps it highlighted.
+  function classButtons() {
     if (!map.classes.length) return null;
-    const items = map.classes.map((name, at) => {
-      const swatch = el("i");
-      swatch.style.background = `var(--s${at % 10})`;
-      const item = el("button", { type: "button", "aria-pressed": "false", onclick: () => light(at), onpointerenter: (event) => event.pointerType === "mouse" && peek(at), onpointerleave: () => peek(null) }, swatch, name);
-      return item;
-    });
-    let held = null;
-    function peek(at) { lit = at === null ? held : at; draw(); }
-    function light(at) {
-      held = held === at ? null : at;
-      items.forEach((item, place) => item.setAttribute("aria-pressed", String(place === held)));
-      lit = held;
+    let pinned = null;
+    function preview(index) {
+      highlighted = index === null ? pinned : index;
       draw();
     }
-    const rest = map.colour && map.colour.includes(-1) ? [el("span", {}, el("i"), "other classes")] : [];
-    return el("div", { class: "legend" }, items, rest);
+    function pin(index) {
+      pinned = pinned === index ? null : index;
+      buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === pinned)));
+      highlighted = pinned;
+      draw();
+    }
+    const buttons = map.classes.map((name, index) => {
+      const swatch = el("i");
+      swatch.style.background = `var(--s${index % 10})`;
+      return el("button", {
+        type: "button",
+        "aria-pressed": "false",
+        onclick: () => pin(index),
+        onpointerenter: (event) => event.pointerType === "mouse" && preview(index),
+        onpointerleave: () => preview(null),
+      }, swatch, name);
+    });
+    const hasOthers = map.colour && map.colour.includes(-1);
+    const others = hasOthers ? [el("span", {}, el("i"), "other classes")] : [];
+    return el("div", { class: "legend" }, buttons, others);
   }
 
   canvas.addEventListener("pointermove", hover);
@@ -104,9 +139,12 @@ function embeddingMap(map) {
   canvas.addEventListener("pointerleave", hideTip);
   sheet.addEventListener("load", draw);
   redraws.set("map", draw);
+  const chooseLayout = (name) => { layout = name; draw(); };
+  const chooseMarks = (value) => { thumbnails = value; draw(); };
+  const names = layouts.map((name) => [name, name]);
   const controls = el("div", { class: "controls" },
-    Object.keys(map.layouts).length > 1 ? choice(Object.keys(map.layouts).map((name) => [name, name]), layout, (name) => { layout = name; draw(); }, "layout") : null,
-    choice([[false, "dots"], [true, "pictures"]], pictures, (value) => { pictures = value; draw(); }, "dots or pictures"));
-  responsive(host, (now) => { width = now; draw(); });
-  return el("div", {}, controls, host, legend(), sheet);
+    layouts.length > 1 ? choice(names, layout, chooseLayout, "layout") : null,
+    choice([[false, "points"], [true, "images"]], thumbnails, chooseMarks, "points or images"));
+  responsive(host, (current) => { width = current; draw(); });
+  return el("div", {}, controls, host, classButtons(), sheet);
 }

@@ -1,122 +1,198 @@
-// Analyses, drawn without knowing what they are, and where a run comes from.
+// The analyses, and the sections that say how a run was made: method, recipe and commands.
 
-// ---- analyses: drawn without knowing what they are
+// ---- analyses: tables and charts of any result that analysis.json contains
 
 function analysisSection() {
-  const kinds = [...new Set(D.runs.flatMap((run) => Object.keys(run.analysis)))];
-  if (!kinds.length) return;
+  const names = [...new Set(D.runs.flatMap((run) => Object.keys(run.analysis)))];
+  if (!names.length) return;
   const place = el("div");
-  const draw = () => place.replaceChildren(...kinds.map(analysis).filter(Boolean));
-  section("analyses", "Analyses", "What antipode analyse has found, as it wrote it down.", place);
+  const draw = () => place.replaceChildren(...names.map(analysis).filter(Boolean));
+  section("analyses", "Analyses", "The results of antipode analyse.", place);
   onFilter.push(draw);
   draw();
 }
 
+// Return the result of one analysis for the first eight selected runs that have it.
 function analysis(what) {
-  const having = chosen().filter((at) => D.runs[at].analysis[what]);
-  if (!having.length) return null;
-  const few = having.slice(0, 8);
-  const results = few.map((at) => D.runs[at].analysis[what]);
-  const names = [...new Set(results.flatMap((result) => Object.keys(result.values)))];
-  const values = names.length ? table(["", ...few.map((at) => (many ? D.runs[at].name : "value"))], names.map((name) => [name, ...results.map((result) => el("td", { class: "number" }, say(result.values[name])))]), "fit") : null;
+  const MOST = 8;
+  const all = selectedRuns().filter((index) => D.runs[index].analysis[what]);
+  if (!all.length) return null;
+  const runs = all.slice(0, MOST);
+  const results = runs.map((index) => D.runs[index].analysis[what]);
   const notes = [...new Set(results.flatMap((result) => result.notes))];
-  const settings = results.map((result) => settingsText(result.settings)).filter(Boolean);
-  return el("article", { class: "analysis", "data-what": what }, el("h3", {}, what), values,
-    charts(few, what, "curves", (shape) => `${shape.xlabel} | ${shape.ylabel}`, (list, shape) => lineChart({ series: list, xlabel: shape.xlabel, ylabel: shape.ylabel, direct: true, height: 280, title: what })),
-    charts(few, what, "histograms", (shape) => shape.xlabel, (list, shape) => histogram({ series: list, xlabel: shape.xlabel, title: what })),
-    notes.map((note) => el("p", { class: "small" }, note)),
-    having.length > 8 ? el("p", { class: "small" }, `The first 8 of ${having.length} chosen runs that have it.`) : null,
-    settings.length ? el("p", { class: "small settings" }, [...new Set(settings)].join("; ")) : null);
+  const settings = results.map((result) => formatSettings(result.settings)).filter(Boolean);
+  const small = (text) => el("p", { class: "small" }, text);
+  const curveAxes = (shape) => `${shape.xlabel} | ${shape.ylabel}`;
+  const histogramAxes = (shape) => shape.xlabel;
+  const makeCurves = (series, { xlabel, ylabel }) => {
+    return lineChart({ series, xlabel, ylabel, direct: true, height: 280, title: what });
+  };
+  const makeHistogram = (series, { xlabel }) => histogram({ series, xlabel, title: what });
+  return el("article", { class: "analysis", "data-what": what },
+    el("h3", {}, what),
+    valueTable(runs, results),
+    charts(runs, what, "curves", curveAxes, makeCurves),
+    charts(runs, what, "histograms", histogramAxes, makeHistogram),
+    notes.map(small),
+    all.length > MOST
+      ? small(`The first ${MOST} of the ${all.length} selected runs with this analysis are shown.`)
+      : null,
+    settings.length
+      ? el("p", { class: "small settings" }, [...new Set(settings)].join("; "))
+      : null);
 }
 
-// curves with the same axes share a picture
-function charts(runs, what, kind, axes, make) {
-  const pictures = new Map();
-  for (const at of runs) for (const [name, shape] of Object.entries(D.runs[at].analysis[what][kind])) {
-    pictures.set(axes(shape), [...(pictures.get(axes(shape)) || []), { at, name, shape }]);
+// Return a table with one row per value and one column per run, or null if there are no values.
+function valueTable(runs, results) {
+  const names = [...new Set(results.flatMap((result) => Object.keys(result.values)))];
+  if (!names.length) return null;
+  const headings = runs.map((index) => (several ? D.runs[index].name : "value"));
+  const cell = (value) => el("td", { class: "number" }, formatValue(value));
+  const rows = names.map((name) => [name, ...results.map((result) => cell(result.values[name]))]);
+  return table(["", ...headings], rows, "fit");
+}
+
+// Return the charts of an analysis. Curves or histograms with the same axes share a chart.
+function charts(runs, what, kind, axesOf, make) {
+  const byAxes = new Map();
+  for (const index of runs) {
+    for (const [name, shape] of Object.entries(D.runs[index].analysis[what][kind])) {
+      const axes = axesOf(shape);
+      byAxes.set(axes, [...(byAxes.get(axes) || []), { index, name, shape }]);
+    }
   }
-  return [...pictures.values()].map((list) => {
-    const series = list.map(({ at, name, shape }, place) => ({ ...shape, name: runs.length > 1 ? `${D.runs[at].name} ${name}` : name, colour: `var(--s${(runs.length > 1 && list.length === runs.length ? D.runs[at].group : place) % COLOURS})` }));
-    const key = series.length > 1 && kind === "histograms" ? legend(series.map((one) => [one.colour, one.name])) : null;
-    if (kind === "histograms" && series.length > 6) return chosenHistogram(list, make);
-    return el("figure", {}, series.length === 1 ? el("figcaption", {}, series[0].name) : key, make(series, list[0].shape).node);
+  return [...byAxes.values()].map((shapes) => {
+    if (kind === "histograms" && shapes.length > 6) return selectableHistogram(shapes, make);
+    const onePerRun = runs.length > 1 && shapes.length === runs.length;
+    const series = shapes.map(({ index, name, shape }, i) => ({
+      ...shape,
+      name: runs.length > 1 ? `${D.runs[index].name} ${name}` : name,
+      colour: `var(--s${(onePerRun ? D.runs[index].group : i) % COLOURS})`,
+    }));
+    const key = series.length > 1 && kind === "histograms"
+      ? legend(series.map((part) => [part.colour, part.name]))
+      : null;
+    const caption = series.length === 1 ? el("figcaption", {}, series[0].name) : key;
+    return el("figure", {}, caption, make(series, shapes[0].shape).node);
   });
 }
 
-// too many to lie over each other: one name at a time, for every run that has it
-function chosenHistogram(list, make) {
+// Return a histogram with a drop-down list of names. It replaces a chart in which too many
+// histograms would overlap, and shows one name at a time for every run that has it.
+function selectableHistogram(shapes, make) {
   const place = el("div");
-  const names = [...new Set(list.map(({ name }) => name))];
-  const draw = (wanted) => {
-    const few = list.filter(({ name }) => name === wanted);
-    place.replaceChildren(legend(few.map(({ at }, order) => [`var(--s${order % COLOURS})`, many ? D.runs[at].name : wanted])), make(few.map(({ at, shape }, order) => ({ ...shape, name: many ? D.runs[at].name : wanted, colour: `var(--s${order % COLOURS})` })), list[0].shape).node);
+  const names = [...new Set(shapes.map(({ name }) => name))];
+  const draw = (name) => {
+    const series = shapes.filter((part) => part.name === name).map(({ index, shape }, i) => ({
+      ...shape,
+      name: several ? D.runs[index].name : name,
+      colour: `var(--s${i % COLOURS})`,
+    }));
+    const key = legend(series.map((part) => [part.colour, part.name]));
+    place.replaceChildren(key, make(series, shapes[0].shape).node);
   };
-  const select = el("select", { "aria-label": "histogram", onchange: () => draw(select.value) }, names.map((name) => el("option", {}, name)));
+  const options = names.map((name) => el("option", {}, name));
+  const onchange = () => draw(select.value);
+  const select = el("select", { "aria-label": "histogram", onchange }, options);
   draw(names[0]);
   return el("figure", {}, select, place);
 }
 
-function legend(entries) {
-  return el("div", { class: "legend" }, entries.map(([hue, words]) => {
-    const swatch = el("i");
-    swatch.style.background = hue;
-    return el("span", {}, swatch, words);
-  }));
-}
-
-// ---- where it comes from
+// ---- method
 
 function methodSection() {
-  const kinds = new Map();
+  const methods = new Map(); // [label, run] of each distinct method
   for (const group of D.groups) {
     const run = D.runs[group.runs[0]];
-    if (run.choices) kinds.set(`${run.method} ${JSON.stringify(run.choices)}`, [group.label, run]);
+    if (!run.choices) continue;
+    methods.set(`${run.method} ${JSON.stringify(run.choices)}`, [group.label, run]);
   }
-  const rows = [...kinds.values()];
+  const rows = [...methods.values()];
   if (!rows.length) return;
-  const how = "A method is a row of choices, read off the learner that the recipe builds.";
   if (rows.length === 1) {
-    section("method", "Method", how, el("dl", { class: "choices" }, D.axes.map(([axis, meaning]) => el("div", {}, el("dt", {}, axis, el("small", {}, meaning)), el("dd", {}, rows[0][1].choices[axis])))));
+    const { choices } = rows[0][1];
+    const items = D.axes.map(([axis, meaning]) => el("div", {},
+      el("dt", {}, axis, el("small", {}, meaning)), el("dd", {}, choices[axis])));
+    const explanation = "The components of the method that the recipe builds.";
+    section("method", "Method", explanation, el("dl", { class: "choices" }, items));
   } else {
-    section("method", "Methods", how, table(["", ...D.axes.map(([axis]) => axis)], rows.map(([label, run]) => [label, ...D.axes.map(([axis]) => run.choices[axis])])));
+    const headings = ["", ...D.axes.map(([axis]) => axis)];
+    const cells = rows.map(([label, { choices }]) => {
+      return [label, ...D.axes.map(([axis]) => choices[axis])];
+    });
+    const explanation = "The components of the methods that the recipes build.";
+    section("method", "Methods", explanation, table(headings, cells));
   }
 }
 
-function text(value) {
-  return typeof value === "string" ? value : value === null ? "none" : JSON.stringify(value);
-}
+// ---- recipe
+
+const NO_RECIPE = "the folder has no recipe.json";
 
 function recipeSection() {
-  focused("recipe", "Recipe", "What differs from the package's own recipe for this data set and method, and where every value comes from.", (run) => {
-    if (!run.recipe.length) return el("p", { class: "absent" }, "Not here: the folder has no recipe.");
-    const differing = run.recipe.filter((row) => row.length > 3);
-    const first = differing.length
-      ? table(["key", "value", "default", "source"], differing.map(([key, value, source, usual]) => [el("td", { class: "key" }, key), el("td", { class: "now" }, text(value)), text(usual[0]), source]), "recipe")
-      : el("p", {}, "Nothing differs: it is the default recipe.");
-    const whole = table(["key", "value", "source"], run.recipe.map(([key, value, source]) => [el("td", { class: "key" }, key), text(value), source]), "recipe");
-    return [first, el("details", {}, el("summary", {}, `All ${run.recipe.length} values`), whole)];
+  const explanation = "The values that the user gave in place of the values of the package's "
+    + "recipe, and the source of every value.";
+  runSection("recipe", "Recipe", explanation, (run) => {
+    if (!run.recipe.length) return unavailable(NO_RECIPE);
+    const keyCell = (key) => el("td", { class: "key" }, key);
+    const given = run.recipe.filter((row) => row.length > 3);
+    const replacements = given.map(([key, value, source, [replaced]]) => [
+      keyCell(key),
+      el("td", { class: "now" }, formatJson(value)),
+      formatJson(replaced),
+      source,
+    ]);
+    const noReplacement = run.about.replaced
+      ? "The user replaced no value of the package's recipe."
+      : "The replaced values are unknown: this run was made by an older version of antipode.";
+    const values = run.recipe.map(([key, value, source]) => {
+      return [keyCell(key), formatJson(value), source];
+    });
+    return [
+      given.length
+        ? table(["key", "value", "replaced value", "source"], replacements, "recipe")
+        : el("p", {}, noReplacement),
+      el("details", {},
+        el("summary", {}, `All ${run.recipe.length} values`),
+        table(["key", "value", "source"], values, "recipe")),
+    ];
   });
 }
 
-function nested(run) {
+// Return the content of recipe.json: nested sections, the sources of the values, and its format.
+function recipeFile(run) {
   const content = {};
   const sources = {};
   for (const [key, value, source] of run.recipe) {
     const parts = key.split(".");
-    let at = content;
-    for (const part of parts.slice(0, -1)) at = at[part] ??= {};
-    at[parts.at(-1)] = value;
+    let parent = content;
+    for (const part of parts.slice(0, -1)) parent = parent[part] ??= {};
+    parent[parts.at(-1)] = value;
     if (source) sources[key] = source;
   }
-  return { ...content, sources };
+  return { ...run.about, ...content, sources };
 }
 
+// ---- reproduction
+
 function repeatSection() {
-  focused("repeat", "Do it again", "The recipe is in this page: save it, and these commands make the run anew.", (run) => {
-    if (!run.recipe.length) return el("p", { class: "absent" }, "Not here: the folder has no recipe.");
-    const save = el("a", { class: "button", id: "save", download: "recipe.json", href: `data:application/json,${encodeURIComponent(JSON.stringify(nested(run), null, 2))}` }, "Save recipe.json");
-    return [el("p", {}, save), el("pre", {}, run.commands.join("\n")),
-      run.started ? el("p", { class: "small" }, "It was started by ", el("code", {}, run.started)) : null,
-      run.env.length ? table(null, run.env.map(([key, value]) => [el("td", { class: "key" }, key), value]), "env") : el("p", { class: "absent" }, "The run wrote down no versions.")];
+  const explanation = "Save the recipe, which this page contains, and run these commands to "
+    + "repeat the run.";
+  runSection("repeat", "Reproduce this run", explanation, (run) => {
+    if (!run.recipe.length) return unavailable(NO_RECIPE);
+    const json = encodeURIComponent(JSON.stringify(recipeFile(run), null, 2));
+    const href = `data:application/json,${json}`;
+    const link = { class: "button", id: "save", download: "recipe.json", href };
+    const environment = run.env.map(([key, value]) => [el("td", { class: "key" }, key), value]);
+    return [
+      el("p", {}, el("a", link, "Save recipe.json")),
+      el("pre", {}, run.commands.join("\n")),
+      run.started
+        ? el("p", { class: "small" }, "The original command was ", el("code", {}, run.started))
+        : null,
+      environment.length
+        ? table(null, environment, "env")
+        : unavailable("the run did not record its versions and hardware"),
+    ];
   });
 }

@@ -1,37 +1,59 @@
-// The page put together, in its order.
+// The colour theme, the navigation bar, and the sections of the page in their order.
 
-// ---- light and dark
-
+// Set up the button that switches between the light and the dark theme.
 function theme() {
   const root = document.documentElement;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const now = () => root.dataset.theme || (dark.matches ? "dark" : "light");
-  const kept = () => { try { return localStorage.getItem("antipode-theme"); } catch { return null; } };
-  const set = (name) => { root.dataset.theme = name; for (const draw of redraws.values()) draw(); };
-  if (kept()) root.dataset.theme = kept();
+  const current = () => root.dataset.theme || (dark.matches ? "dark" : "light");
+  const redraw = () => { for (const draw of redraws.values()) draw(); };
+  const stored = storedTheme();
+  if (stored) root.dataset.theme = stored;
   document.getElementById("theme").addEventListener("click", () => {
-    set(now() === "dark" ? "light" : "dark");
-    try { localStorage.setItem("antipode-theme", now()); } catch { /* a page from a file may have no storage */ }
+    root.dataset.theme = current() === "dark" ? "light" : "dark";
+    redraw();
+    storeTheme(current());
   });
-  dark.addEventListener("change", () => { for (const draw of redraws.values()) draw(); });
+  dark.addEventListener("change", redraw);
 }
 
+// A page that is opened from a file may have no local storage.
+function storedTheme() {
+  try {
+    return localStorage.getItem("antipode-theme");
+  } catch {
+    return null;
+  }
+}
+
+function storeTheme(name) {
+  try {
+    localStorage.setItem("antipode-theme", name);
+  } catch { /* no local storage: the theme is not remembered */ }
+}
+
+// Add a link for each section, named after its id, and mark those on the screen.
 function navigation() {
-  const nav = document.querySelector("nav");
+  const titles = { repeat: "Reproduce" };
+  const title = (id) => titles[id] || id[0].toUpperCase() + id.slice(1);
   const sections = [...document.querySelectorAll("main section")];
-  const links = new Map(sections.map((node) => [node, el("a", { href: `#${node.id}` }, node.id[0].toUpperCase() + node.id.slice(1))]));
-  nav.append(...links.values());
-  const watch = new IntersectionObserver((entries) => {
-    for (const entry of entries) links.get(entry.target).classList.toggle("here", entry.isIntersecting);
+  const links = new Map();
+  for (const node of sections) links.set(node, el("a", { href: `#${node.id}` }, title(node.id)));
+  document.querySelector("nav").append(...links.values());
+  const observer = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      links.get(target).classList.toggle("here", isIntersecting);
+    }
   }, { rootMargin: "-20% 0px -70% 0px" });
-  for (const node of sections) watch.observe(node);
+  for (const node of sections) observer.observe(node);
 }
 
 theme();
-if (many) {
+if (several) {
   scorePlot();
   runTable();
-} else scoreTiles();
+} else {
+  scoreTiles();
+}
 curveSection();
 neighbourSection();
 mapSection();

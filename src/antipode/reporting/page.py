@@ -1,159 +1,186 @@
-"""One self-contained HTML page for one or several runs: no server, no network, nothing but this file.
+"""The report: one self-contained HTML page for one or several runs, without server or network.
 
-Texts that come from a run are escaped here or set as text by the script, so that none of them is ever markup.
+Texts that come from a run are either escaped here or set as text by the script, so that they are
+never interpreted as markup.
 """
 
 import base64
 import hashlib
 import html
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from antipode.evaluation.task import Task
-from antipode.files import finite
-from antipode.reporting import provenance as facts
-from antipode.reporting import seed_groups as spread
+from antipode.files import atomic_write, finite
+from antipode.reporting import provenance, seed_groups
 from antipode.reporting.analyses import drawable
 from antipode.reporting.curves import LINES, curves, explained, once, ordered
-from antipode.reporting.gather import Record, gather
-from antipode.reporting.head import hero, noted, title, worth
-from antipode.reporting.pictures import Album, nothing, pictures
+from antipode.reporting.head import collect_notes, hero, notes_html, title
+from antipode.reporting.pictures import Album, no_pictures, pictures
 from antipode.reporting.seed_groups import Column, Group
+from antipode.reporting.summary import epochs_done, gather, steps_per_epoch
+from antipode.runs.run import Run
 
-PICTURED = 4  # settings of which one run gets pictures: each takes seconds and half a megabyte
-SCRIPTS = (
-    "chart",
-    "map",
-    "state",
-    "scores",
-    "training",
-    "pictures",
-    "origin",
-    "page",
-)  # in one scope, in this order
-POINTS = {True: 300, False: 150}  # of a curve: of few runs, of more than 50
+# Settings of which one run gets pictures. Each album takes seconds and half a megabyte.
+PICTURED = 4
+# The scripts share one scope, in this order.
+SCRIPTS = ("chart", "map", "state", "scores", "training", "pictures", "origin", "page")
+POINTS = {True: 300, False: 150}  # maximum number of points of a curve: up to 50 runs, more runs
 
 
-def page(paths: Sequence[Path], open_task: Callable[[Path], Task]) -> str:
-    """The whole page; `open_task` gives a run's backbone on its images, or an error whose sentence the page prints."""
-    records = gather(paths)
-    settings, columns = spread.groups(records), spread.columns(records)
-    trained = [group.runs[0] for group in settings if records[group.runs[0]].recipe]
-    albums = [_album(one, at in trained[:PICTURED], open_task) for at, one in enumerate(records)]
-    content = data(records, albums, settings, columns)
-    head, notes = (
-        hero(records, albums, settings, columns),
-        worth(noted(records, albums), len(records)),
-    )
-    return document(title(records), head, notes, content)
+def write(runs: Sequence[Run], out: Path | None = None) -> Path:
+    """Write the page of one or several runs and return its path.
+
+    Without `out`, the page is written to report.html in the first run folder.
+    """
+    absent = [
+        run.path
+        for run in runs
+        if not any((run.path / name).exists() for name in ("recipe.json", "scores.json"))
+    ]
+    if not runs or absent:
+        raise FileNotFoundError(f"there is no run in {absent[0] if absent else 'an empty list'}")
+    file = out or runs[0].path / "report.html"
+    if file.is_dir():
+        raise ValueError(f"{file} is a directory, not a file: write --out {file}/report.html")
+    with atomic_write(file) as handle:
+        handle.write(page(runs).encode("utf-8", "backslashreplace"))
+    return file
 
 
-def _album(one: Record, chosen: bool, open_task: Callable[[Path], Task]) -> Album:
-    if not one.recipe:
-        return nothing("there is no recipe here, so its images are not known")
+def page(runs: Sequence[Run]) -> str:
+    """Return the page of one or several runs as HTML."""
+    opened = gather(runs)
+    groups = seed_groups.groups(opened)
+    columns = seed_groups.columns(opened)
+    trained = [group.runs[0] for group in groups if opened[group.runs[0]].values]
+    albums = [_album(run, at in trained[:PICTURED]) for at, run in enumerate(opened)]
+    content = data(opened, albums, groups, columns)
+    head = hero(opened, albums, groups, columns)
+    notes = notes_html(collect_notes(opened, albums), len(opened))
+    return document(title(opened), head, notes, content)
+
+
+def _album(run: Run, chosen: bool) -> Album:
+    """Return the pictures of a run, or the reason why it has none."""
+    if not run.values:
+        return no_pictures("there is no recipe, so the images are unknown")
     if not chosen:
-        return nothing(f"they are drawn for one run of each of the first {PICTURED} settings only")
-    return pictures(one.path, one.name, open_task)
+        return no_pictures(
+            f"they are drawn for one run of each of the first {PICTURED} settings only"
+        )
+    return pictures(run)
 
 
 def data(
-    records: Sequence[Record],
+    runs: Sequence[Run],
     albums: Sequence[Album],
-    settings: Sequence[Group],
+    groups: Sequence[Group],
     columns: Sequence[Column],
 ) -> dict[str, Any]:
-    """All that the script draws, as JSON would have it."""
-    member = {run: at for at, group in enumerate(settings) for run in group.runs}
-    vary, most = spread.telling(records), POINTS[len(records) <= 50]
-    runs = [
-        _run(one, album, columns, most)
-        | {"group": member[at], "vary": [spread.plain(one.value(key)) for key in vary]}
-        for at, (one, album) in enumerate(zip(records, albums, strict=True))
+    """Return everything that the script draws, as values that JSON can represent."""
+    group_of = {run: at for at, group in enumerate(groups) for run in group.runs}
+    vary = seed_groups.distinguishing_keys(runs)
+    points = POINTS[len(runs) <= 50]
+    contents = [
+        _run(run, album, columns, points)
+        | {"group": group_of[at], "vary": [seed_groups.plain(run.value(key)) for key in vary]}
+        for at, (run, album) in enumerate(zip(runs, albums, strict=True))
     ]
-    once([run["curves"]["y"] for run in runs])
-    metrics = ordered({name for run in runs for name in run["curves"]["y"]})
+    once([content["curves"]["y"] for content in contents])
+    metrics = ordered({name for content in contents for name in content["curves"]["y"]})
     return {
-        "runs": runs,
-        "groups": [{"label": group.label, "runs": group.runs} for group in settings],
-        "columns": [_column(column, columns, records) for column in columns],
-        "main": spread.headline(columns, records),
+        "runs": contents,
+        "groups": [{"label": group.label, "runs": group.runs} for group in groups],
+        "columns": [_column(column, columns, runs) for column in columns],
+        "main": seed_groups.headline(columns, runs),
         "vary": vary,
         "metrics": [[name, *explained(name), LINES.get(name, [])] for name in metrics],
-        "axes": list(facts.AXES.items()),
+        "axes": list(provenance.AXES.items()),
     }
 
 
-def _run(one: Record, album: Album, columns: Sequence[Column], most: int) -> dict[str, Any]:
+def _run(run: Run, album: Album, columns: Sequence[Column], points: int) -> dict[str, Any]:
+    """Return what the script draws of one run."""
+    scores = {
+        columns.index(seed_groups.column_of(name, score)): score
+        for name, score in run.shown_scores.items()
+    }
     return {
-        "name": one.name,
-        "method": one.method,
-        "data": one.value("data.name", ""),
-        "seed": one.value("train.seed"),
-        "finished": one.finished,
-        "status": _status(one),
-        "scores": {
-            columns.index(spread.column_of(k, s)): s["value"] for k, s in one.scores.items()
-        },
-        "more": {
-            columns.index(spread.column_of(k, s)): s.get("more") or {}
-            for k, s in one.scores.items()
-        },
-        "curves": curves(one.rows, most),
-        "perEpoch": one.per_epoch,
-        "recipe": facts.recipe_rows(one),
-        "choices": facts.choices(one) if one.recipe else None,
-        "env": facts.environment(one),
-        "commands": facts.commands(one) if one.recipe else [],
-        "started": facts.started(one),
-        "analysis": drawable(one.analysis),
-        "pictures": album.found,
+        "name": run.label,
+        "method": run.method,
+        "data": run.value("data.name", ""),
+        "seed": run.value("train.seed"),
+        "finished": run.finished,
+        "status": _status(run),
+        "scores": {column: score["value"] for column, score in scores.items()},
+        "more": {column: score.get("more") or {} for column, score in scores.items()},
+        "curves": curves(run.rows, points),
+        "perEpoch": steps_per_epoch(run),
+        "recipe": provenance.recipe_rows(run),
+        "about": provenance.recipe_about(run),
+        "choices": provenance.choices(run) if run.values else None,
+        "env": provenance.environment(run),
+        "commands": provenance.commands(run) if run.values else [],
+        "started": provenance.start_command(run),
+        "analysis": drawable(run.analysis),
+        "pictures": album.pictures,
         "absent": album.absent,
     }
 
 
-def _status(one: Record) -> str:
-    if not one.recipe:
+def _status(run: Run) -> str:
+    if not run.values:
         return "not trained here"
-    return "finished" if one.finished else f"epoch {one.epochs_done} of {one.value('train.epochs')}"
+    if run.finished:
+        return "finished"
+    return f"epoch {epochs_done(run)} of {run.value('train.epochs')}"
 
 
-def _column(column: Column, columns: Sequence[Column], records: Sequence[Record]) -> dict[str, Any]:
-    """A column under a name of its own, with its settings."""
-    alike = [other for other in columns if other.name == column.name]
+def _column(column: Column, columns: Sequence[Column], runs: Sequence[Run]) -> dict[str, Any]:
+    """Return a column with a distinct label and with its settings."""
+    same_name = [other for other in columns if other.name == column.name]
+    number = f" #{same_name.index(column) + 1}" if len(same_name) > 1 else ""
     return column._asdict() | {
-        "label": column.name if len(alike) == 1 else f"{column.name} #{alike.index(column) + 1}",
-        "settings": spread.settings(column, records),
+        "label": f"{column.name}{number}",
+        "settings": seed_groups.settings(column, runs),
     }
 
 
 def document(name: str, head: str, notes: str, content: dict[str, Any]) -> str:
-    """The file itself. Its policy lets no request out and no script in but the one whose hash it names."""
+    """Return the HTML of the page.
+
+    Its content security policy permits no request, and no script but the one with the given hash.
+    """
     here = files("antipode.reporting")
     body = (here / "page.html").read_text(encoding="utf-8")
     style = (here / "page.css").read_text(encoding="utf-8")
     script = "\n".join((here / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     script = f'(() => {{\n"use strict";\n{script}\n}})();'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'"
+    )
     parts = {
         "TITLE": html.escape(name),
         "POLICY": policy,
         "STYLE": style,
         "HERO": head,
         "NOTES": notes,
+        "DATA": embedded(content),
+        "SCRIPT": script,
     }
-    for mark, text in (parts | {"DATA": embedded(content), "SCRIPT": script}).items():
-        before, _, after = body.partition(
-            f"<!--{mark}-->"
-        )  # the first only: what a run holds is not searched again
+    for mark, text in parts.items():
+        # Only the first mark is replaced. Texts of a run contain none, since < is escaped there.
+        before, _, after = body.partition(f"<!--{mark}-->")
         body = before + text + after
     return body
 
 
 def embedded(content: Any) -> str:
-    """JSON that may stand inside a script element: no character of it can end the element or begin a comment."""
+    """Return JSON for a script element, in which nothing can end the element or begin a comment."""
     text = json.dumps(finite(content), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,82 +1,194 @@
-// What the backbone makes of its images.
+// The sections about images and their features: neighbours, map, views, similarities, spectrum.
 
-function image(src, alt, side, extra = {}) {
-  return el("img", { src, alt, class: side <= 48 ? "pixels" : null, loading: "eager", ...extra });
+// Return an image element. Small images are enlarged without smoothing.
+function image(src, alt, side) {
+  return el("img", { src, alt, class: side <= 48 ? "pixels" : null, loading: "eager" });
 }
+
+// Return what the images of a split are called in a sentence.
+function splitImages(split) {
+  return split === "train" ? "training images" : `${split} images`;
+}
+
+// ---- nearest neighbours
 
 function neighbourSection() {
-  focused("neighbours", "Nearest neighbours", "Left a query, then its eight nearest images by cosine of the backbone's features. A solid frame shares the query's label, a dashed one with a cross does not. Queries are the first of each class among images that the seed drew, not chosen.", (run) => {
+  const explanation = "Each row shows a query image on the left, followed by its eight nearest "
+    + "neighbours by cosine similarity of the backbone features. A solid frame means that the "
+    + "neighbour has the query's label. A dashed frame with a cross means that it does not. The "
+    + "queries are not hand-picked: they are the first image of each class in a random sample that "
+    + "is drawn with the run's seed.";
+  runSection("neighbours", "Nearest neighbours", explanation, (run) => {
     const found = run.pictures.neighbours;
-    if (!found) return absent(run, "neighbours");
-    const rows = found.rows.map((row) => {
-      const judged = row.near.filter((one) => one.right !== null);
-      const right = judged.filter((one) => one.right).length;
-      const query = el("figure", { class: "query" }, image(row.src, `query ${row.label}`, found.side), el("figcaption", {}, row.label || "query", judged.length ? el("small", {}, ` ${right} of ${judged.length}`) : null));
-      return el("div", { class: "near" }, query, el("div", { class: "row" }, row.near.map(neighbour(found.side))));
-    });
-    const all = found.right === null ? "These images have no labels, so no frame can say right or wrong." : `Over all ${say(found.queries)} queries, ${found.right.toFixed(1)} % of the eight nearest share the label; by chance it would be ${found.chance.toFixed(1)} %.`;
-    return [el("div", { class: "nears" }, rows), el("p", { class: "small" }, `Queries from ${found.part} images, searched among ${say(found.bank)} train images. ${all}`)];
+    if (!found) return missingPicture(run, "neighbours");
+    const rows = found.rows.map((row) => neighbourRow(row, found.side));
+    return [el("div", { class: "nears" }, rows), el("p", { class: "small" }, neighbourText(found))];
   });
 }
 
-function neighbour(side) {
-  return (one) => {
-    const kind = one.right === null ? "unknown" : one.right ? "right" : "wrong";
-    const words = one.right === null ? "" : one.right ? "right: " : "wrong: ";
-    const node = el("span", { class: `frame ${kind}` }, image(one.src, `${words}${one.label}`, side));
-    node.addEventListener("pointermove", (event) => showTip(event.clientX, event.clientY, el("div", { class: "head" }, `${words}${one.label || "image"}`), tipRow("transparent", "cosine", say(one.score))));
-    node.addEventListener("pointerleave", hideTip);
-    return node;
-  };
+function neighbourRow(row, side) {
+  const labelled = row.near.filter(({ right }) => right !== null);
+  const same = labelled.filter(({ right }) => right).length;
+  const count = labelled.length ? el("small", {}, ` ${same} of ${labelled.length}`) : null;
+  const query = el("figure", { class: "query" },
+    image(row.src, `query ${row.label}`, side),
+    el("figcaption", {}, row.label || "query", count));
+  const neighbours = row.near.map((neighbour) => neighbourImage(neighbour, side));
+  return el("div", { class: "near" }, query, el("div", { class: "row" }, neighbours));
 }
+
+function neighbourText({ right, queries, chance, part, bank }) {
+  const score = right === null
+    ? "These images have no labels, so the neighbours cannot be marked as right or wrong."
+    : `Over all ${formatValue(queries)} queries, ${right.toFixed(1)} % of the eight nearest `
+      + `neighbours have the query's label (chance level: ${chance.toFixed(1)} %).`;
+  return `The queries are ${splitImages(part)}. The neighbours are retrieved from `
+    + `${formatValue(bank)} training images. ${score}`;
+}
+
+function neighbourImage({ src, label, score, right }, side) {
+  const kind = right === null ? "unknown" : right ? "right" : "wrong";
+  const verdict = right === null ? "" : right ? "same label: " : "different label: ";
+  const node = el("span", { class: `frame ${kind}` }, image(src, `${verdict}${label}`, side));
+  node.addEventListener("pointermove", (event) => {
+    const head = el("div", { class: "head" }, `${verdict}${label || "image"}`);
+    const row = tipRow("transparent", "cosine similarity", formatValue(score));
+    showTip(event.clientX, event.clientY, head, row);
+  });
+  node.addEventListener("pointerleave", hideTip);
+  return node;
+}
+
+// ---- map
 
 function mapSection() {
-  focused("map", "Map of the embeddings", "Each point is an image; close points look alike to the backbone. Where images have labels, islands of one colour mean that it tells a class apart without having seen them. Point at an image to see it; t-SNE keeps neighbours, not distances.", (run) => {
+  const explanation = "Each point is an image. Images with similar backbone features are close "
+    + "together. If the images have labels, the colours show the classes: a separate cluster of "
+    + "one colour means that the features separate this class, although training used no labels. "
+    + "Hover over a point to see its image. t-SNE preserves neighbourhoods, not distances.";
+  runSection("map", "Embedding map", explanation, (run) => {
     const found = run.pictures.map;
-    if (!found) return absent(run, "map");
-    return [embeddingMap(found), el("p", { class: "small" }, `${say(found.names.length)} ${found.part} images, drawn by the run's seed.`)];
+    if (!found) return missingPicture(run, "map");
+    const count = formatValue(found.names.length);
+    const about = `${count} ${splitImages(found.part)}, sampled with the run's seed.`;
+    return [embeddingMap(found), el("p", { class: "small" }, about)];
   });
 }
 
+// ---- views
+
 function viewSection() {
-  focused("views", "What the network is shown", "Left the image as it is, then the very views that this run saw of it in its first epochs. If you cannot tell what is left in common, nor can the network.", (run) => {
+  const explanation = "Each row shows an image on the left, followed by the augmented views of it "
+    + "that this run was trained on in its first epochs. If you cannot see what the views of an "
+    + "image have in common, the network probably cannot learn it either.";
+  runSection("views", "Augmented views", explanation, (run) => {
     const found = run.pictures.views;
-    if (!found) return absent(run, "views");
-    const rows = found.rows.map((row, place) => {
-      const epochs = Array.from({ length: found.epochs }, (_, epoch) => el("div", { class: "epoch" }, place ? null : el("small", {}, `epoch ${epoch + 1}`), el("div", {}, row.views.slice(epoch * found.count, (epoch + 1) * found.count).map((src, at) => image(src, `view ${at + 1} in epoch ${epoch + 1}`, found.side)))));
-      return el("div", { class: "seen" }, el("div", { class: "epoch original" }, place ? null : el("small", {}, "image"), el("div", {}, image(row.src, "the image itself", found.side))), el("div", { class: "epochs" }, epochs));
-    });
+    if (!found) return missingPicture(run, "views");
+    const rows = found.rows.map((row, i) => viewRow(row, found, i === 0));
     return el("div", { class: "sheet-of-views" }, rows);
   });
 }
 
+// Return an image and its views, grouped by epoch. The first row has headings.
+function viewRow(row, { epochs, count, side }, isFirst) {
+  const heading = (text) => (isFirst ? el("small", {}, text) : null);
+  const original = el("div", { class: "epoch original" },
+    heading("original"), el("div", {}, image(row.src, "original image", side)));
+  const groups = Array.from({ length: epochs }, (_, epoch) => {
+    const views = row.views.slice(epoch * count, (epoch + 1) * count);
+    const images = views.map((src, i) => {
+      return image(src, `view ${i + 1} in epoch ${epoch + 1}`, side);
+    });
+    return el("div", { class: "epoch" }, heading(`epoch ${epoch + 1}`), el("div", {}, images));
+  });
+  return el("div", { class: "seen" }, original, el("div", { class: "epochs" }, groups));
+}
+
+// ---- similarities
+
 function geometrySection() {
-  focused("similarities", "Similarities", "Cosines between two views of one image, which training pulls together, and between views of different images. The less they overlap, the better the features tell images apart.", (run) => {
+  const explanation = "Cosine similarities between two views of the same image, which training "
+    + "pulls together, and between views of different images. The less the two histograms overlap, "
+    + "the better the features distinguish images.";
+  runSection("similarities", "Similarities", explanation, (run) => {
     const found = run.pictures.similarity;
-    if (!found) return absent(run, "similarity");
+    if (!found) return missingPicture(run, "similarity");
     const place = el("div");
-    const draw = (which) => {
-      const one = found.of[which];
-      const chart = histogram({ title: "similarities", xlabel: "cosine", share: true, series: [{ name: "different images", colour: "var(--s1)", edges: one.edges, counts: one.negative }, { name: "one image", colour: "var(--s0)", edges: one.edges, counts: one.positive }] });
-      const key = legend([["var(--s0)", `two views of one image, mean ${say(one.means[0])}`], ["var(--s1)", `different images, mean ${say(one.means[1])}`]]);
-      place.replaceChildren(key, chart.node, el("p", { class: "small" }, `${say(found.images)} images. Two views of one image are more alike than two images in ${one.beats.toFixed(1)} % of comparisons (50 % is chance).`));
+    const draw = (features) => {
+      place.replaceChildren(...similarityChart(found.of[features], found.images));
     };
     const kinds = Object.keys(found.of);
+    const options = kinds.map((kind) => [kind, kind]);
+    const controls = kinds.length > 1
+      ? el("div", { class: "controls" }, choice(options, kinds[0], draw, "features"))
+      : null;
     draw(kinds[0]);
-    return [kinds.length > 1 ? el("div", { class: "controls" }, choice(kinds.map((kind) => [kind, kind]), kinds[0], draw, "features")) : null, place];
+    return [controls, place];
   });
 }
 
+function similarityChart({ edges, negative, positive, means, beats }, images) {
+  const different = { name: "different images", colour: "var(--s1)", edges, counts: negative };
+  const same = { name: "same image", colour: "var(--s0)", edges, counts: positive };
+  const chart = histogram({
+    title: "similarities",
+    xlabel: "cosine similarity",
+    share: true,
+    series: [different, same],
+  });
+  const key = legend([
+    [same.colour, `two views of the same image, mean ${formatValue(means[0])}`],
+    [different.colour, `different images, mean ${formatValue(means[1])}`],
+  ]);
+  const text = `Computed on ${formatValue(images)} images. Two views of the same image are more `
+    + `similar than views of two different images in ${beats.toFixed(1)} % of all comparisons `
+    + "(chance level: 50 %).";
+  return [key, chart.node, el("p", { class: "small" }, text)];
+}
+
+// ---- spectrum
+
 function spectrumSection() {
   const place = el("div");
-  const drawn = D.runs.map((run, at) => [run.pictures.spectrum, at]).filter(([found]) => found);
-  section("spectrum", "Spectrum", "Singular values of the features, centred and not scaled, largest first; the analysis of this name has them at length one and not centred, and so another effective rank. A line that stays high fills many dimensions; one that drops at once has collapsed into a few.", place);
+  const explanation = "Singular values of the backbone features, in descending order and relative "
+    + "to the largest. A curve that stays high means that the features use many dimensions. A "
+    + "curve that drops quickly means that they have collapsed to a few dimensions. Here the "
+    + "features are centred but not normalised. The spectrum of antipode analyse and the effective "
+    + "rank in the training curves are computed from vectors that are normalised to unit length "
+    + "and not centred, so their effective rank differs.";
+  section("spectrum", "Spectrum", explanation, place);
+  const drawn = D.runs
+    .map((run, index) => ({ run, index, found: run.pictures.spectrum }))
+    .filter(({ found }) => found);
   if (!drawn.length) {
-    place.append(absent(D.runs[focus], "spectrum"));
+    place.append(missingPicture(D.runs[focus], "spectrum"));
     return;
   }
-  const series = drawn.map(([found, at]) => ({ name: D.runs[at].name, colour: colour(at), dash: dash(at), x: found.x, y: found.y }));
-  const rows = drawn.map(([found, at]) => [...(many ? [D.runs[at].name] : []), say(found.rank), String(found.ninety), String(found.width), `${say(found.images)} ${found.part}`]);
-  place.append(lineChart({ series, log: true, direct: true, xlabel: "place", ylabel: "share of the largest", height: 280, title: "spectrum" }).node,
-    table([...(many ? ["run"] : []), "effective rank", "dimensions for 90 % of the variance", "features", "images"], rows));
+  const series = drawn.map(({ run, index, found }) => {
+    return { name: run.name, colour: colour(index), dash: dash(index), x: found.x, y: found.y };
+  });
+  const rows = drawn.map(({ run, found }) => [
+    ...(several ? [run.name] : []),
+    formatValue(found.rank),
+    String(found.ninety),
+    String(found.width),
+    `${formatValue(found.images)} ${splitImages(found.part)}`,
+  ]);
+  const chart = lineChart({
+    series,
+    log: true,
+    direct: true,
+    xlabel: "index",
+    ylabel: "singular value / largest",
+    height: 280,
+    title: "spectrum",
+  });
+  const headings = [
+    ...(several ? ["run"] : []),
+    "effective rank (centred features)",
+    "dimensions for 90 % of the variance",
+    "feature dimensions",
+    "computed on",
+  ];
+  place.append(chart.node, table(headings, rows));
 }

@@ -1,8 +1,7 @@
-"""All pictures of a run, each there or absent for a reason that the page can print."""
+"""The pictures of a run. If one cannot be drawn, the page shows the reason."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,134 +9,145 @@ from torch import Tensor
 
 from antipode.data.progress import bar
 from antipode.data.sources.catalog import load
-from antipode.data.sources.source import Source, place, subset
+from antipode.data.sources.source import Source, folder_prefix, subset
 from antipode.data.sources.splits import Splits
 from antipode.data.views.views import Views
-from antipode.data.views.views import views as make_views
+from antipode.devices import pick_device
+from antipode.evaluation.evaluate import task_for
 from antipode.evaluation.features import extract, key
 from antipode.evaluation.task import Task
-from antipode.recipe.resolve import Recipe
+from antipode.recipe.recipe import Recipe
 from antipode.reporting.geometry import embedding_map, similarity, spectrum
 from antipode.reporting.images import neighbours, view_sheet
+from antipode.runs.run import Run
 
 PARTS = ("views", "neighbours", "map", "similarity", "spectrum")
-QUERIES = 1000  # images of the map and of the search for neighbours
+QUERIES = 1000  # images of the map, and queries of the neighbour search
 BANK = {True: 5000, False: 2000}  # images that are searched: small ones, large ones
-SMALL = 64  # pixels
-TROUBLE = (
-    ValueError,
-    OSError,
-    ImportError,
-    RuntimeError,
-)  # a picture that fails is no reason to have no page
+SMALL = 64  # largest side of a small image, in pixels
+# If a picture raises one of these, the page is written without it.
+EXPECTED = (ValueError, OSError, ImportError, RuntimeError)
 
 
 @dataclass
 class Album:
-    """Pictures by name, the reason for each that is absent, how many images there are, and which were left out."""
+    """The pictures of a run.
 
-    found: dict[str, Any] = field(default_factory=dict)
+    Args:
+        pictures: pictures by name.
+        absent: reasons by name, for the pictures that could not be drawn.
+        images: number of training images, None if unknown.
+        skipped: images that could not be used, each with the reason.
+    """
+
+    pictures: dict[str, Any] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     images: int | None = None
     skipped: list[str] = field(default_factory=list)
 
-    def put(self, part: str, make: Callable[[], Any]) -> None:
-        """A picture, or the sentence that says why there is none."""
+    def add(self, part: str, draw: Callable[[], Any]) -> None:
+        """Add a picture, or the reason why it could not be drawn."""
         try:
-            self.found[part] = make()
-        except TROUBLE as error:
+            self.pictures[part] = draw()
+        except EXPECTED as error:
             self.absent[part] = str(error) or type(error).__name__
 
 
-def nothing(why: str) -> Album:
-    """No pictures at all."""
-    return Album(absent=dict.fromkeys(PARTS, why))
+def no_pictures(reason: str) -> Album:
+    """Return an album in which all pictures are absent for one reason."""
+    return Album(absent=dict.fromkeys(PARTS, reason))
 
 
-def pictures(path: Path, name: str, open_task: Callable[[Path], Task]) -> Album:
-    """Views need only the run's images, the other pictures its backbone too; all draws are the run's own seed's."""
-    task, why = _try(lambda: open_task(path), lambda text: text.replace(str(path), name))
+def pictures(run: Run) -> Album:
+    """Return the pictures of a run, drawn with its own seed.
+
+    The views need only the run's images. All other pictures need its backbone, too.
+    """
+    task, reason = _task(run)
     try:
-        recipe = Recipe.read(path / "recipe.json")
-        splits = task.splits if task is not None else _images(recipe)
-        make = make_views(
-            recipe.views.policy,
-            size=recipe.views.size,
-            mean=splits.mean,
-            std=splits.std,
-            **recipe.views.arguments,
-        )
-    except TROUBLE as error:
-        return nothing(str(error))
-    album, seed = Album(images=len(splits.pretrain)), recipe.train.seed
+        splits = task.splits if task is not None else _images(run.recipe)
+        make = run.training_views(splits)
+    except EXPECTED as error:
+        return no_pictures(str(error))
+    album = Album(images=len(splits.pretrain))
     todo: dict[str, Callable[[], Any]] = {
-        "views": lambda: view_sheet(splits.pretrain, make, seed, recipe.train.epochs)
+        "views": lambda: view_sheet(splits.pretrain, make, run.seed, run.recipe.train.epochs)
     }
     if task is not None:
         try:
-            todo |= _of_backbone(task, make, seed)
-        except TROUBLE as error:
-            why = str(error)
-    album.absent = {part: why for part in PARTS if part not in todo}
-    with bar(len(todo), f"pictures of {name}", least=1) as done:
+            todo |= _backbone_pictures(task, make, run.seed)
+        except EXPECTED as error:
+            reason = str(error)
+    album.absent = {part: reason for part in PARTS if part not in todo}
+    with bar(len(todo), f"pictures of {run.label}", least=1) as done:
         for part, draw in todo.items():
-            album.put(part, draw)
+            album.add(part, draw)
             done(1)
     album.skipped = skipped(splits)
     return album
 
 
-def _try(make: Callable[[], Task], worded: Callable[[str], str]) -> tuple[Task | None, str]:
+def _task(run: Run) -> tuple[Task | None, str]:
+    """Return the run's backbone on its own images, or None and the reason why there is none."""
     try:
-        return make(), ""
-    except TROUBLE as error:
-        return None, worded(
-            str(error)
-        )  # a page is shown around: it names the run, not where it lay
+        return task_for(run, None, pick_device("auto"), run.seed), ""
+    except EXPECTED as error:
+        # pages are shared with others, so the reason names the run and not its folder
+        return None, str(error).replace(str(run.path), run.label)
 
 
 def _images(recipe: Recipe) -> Splits:
+    """Return the images of a recipe. Raises ValueError if they were passed in Python."""
     if recipe.data.name.startswith("python:"):
         raise ValueError(
-            f"the images were a {recipe.data.name[7:]} handed over in Python, which no name opens again"
+            f"the images were a {recipe.data.name[7:]} passed in Python, which cannot be opened by "
+            "name"
         )
     return load(recipe.data.name, recipe.data.root)
 
 
-def _of_backbone(task: Task, make: Views, seed: int) -> dict[str, Callable[[], Any]]:
-    """What it takes to draw the pictures that need features; these are made first, with bars of their own."""
-    shown, bank, mapped, part = drawn(task.splits, BANK[task.size <= SMALL], seed)
-    kept = (
+def _backbone_pictures(task: Task, make: Views, seed: int) -> dict[str, Callable[[], Any]]:
+    """Return functions that draw the pictures that need features, by name.
+
+    The features are extracted at once, with a progress bar.
+    """
+    query_images, bank_images, mapped, part = sample(task.splits, BANK[task.size <= SMALL], seed)
+    cached = (
         task.cache is not None
         and (task.cache / f"{key(task.backbone, task.eval_view, task.splits.train)}.npz").exists()
     )
-    if kept and part == "test":  # an evaluation has left the features of all train images
-        bank = task.splits.train
-    queries = extract(task.backbone, task.eval_view, shown).x
-    held = extract(task.backbone, task.eval_view, bank, cache=task.cache if kept else None).x
-    classes, x = task.splits.classes, torch.cat([queries, held])[: len(mapped)]
+    if cached and part == "test":  # an evaluation has stored the features of all train images
+        bank_images = task.splits.train
+    queries = extract(task.backbone, task.eval_view, query_images).x
+    cache = task.cache if cached else None
+    bank = extract(task.backbone, task.eval_view, bank_images, cache=cache).x
+    classes = task.splits.classes
+    x = torch.cat([queries, bank])[: len(mapped)]
     return {
-        "neighbours": lambda: neighbours(queries, shown, held, bank, classes) | {"part": part},
+        "neighbours": lambda: (
+            neighbours(queries, query_images, bank, bank_images, classes) | {"part": part}
+        ),
         "map": lambda: embedding_map(x, mapped, seed, classes) | {"part": part},
         "similarity": lambda: similarity(task, make, seed),
         "spectrum": lambda: spectrum(x) | {"part": part},
     }
 
 
-def drawn(splits: Splits, most: int, seed: int) -> tuple[Source, Source, Source, str]:
-    """Query images, the bank they are searched in, those of the map, and the split of queries and map.
+def sample(splits: Splits, most: int, seed: int) -> tuple[Source, Source, Source, str]:
+    """Return query images, bank images, the images of the map, and the split of queries and map.
 
-    No query is in the bank. The map has the queries, and where these are few of the bank's images after them.
+    The queries are searched in the bank, which has at most `most` images. No query is in the bank.
+    The map has the queries; if there are few of them, images of the bank follow.
     """
-    train, test = splits.train, splits.test
+    train = splits.train
     order = _order(len(train), seed + 1)
-    if test is not None:
-        queries = subset(test, _order(len(test), seed)[:QUERIES])
+    if splits.test is not None:
+        queries = subset(splits.test, _order(len(splits.test), seed)[:QUERIES])
         return queries, subset(train, order[:most]), queries, "test"
     if len(train) < 2:
-        raise ValueError(f"neighbours need two images at least, and {splits.name} has {len(train)}")
-    asked = max(1, min(QUERIES, len(train) // 5))
-    cuts = order[:asked], order[asked : asked + most], order[: min(QUERIES, asked + most)]
+        raise ValueError(f"neighbours need at least two images, and {splits.name} has {len(train)}")
+    count = max(1, min(QUERIES, len(train) // 5))
+    cuts = order[:count], order[count : count + most], order[: min(QUERIES, count + most)]
     queries, bank, mapped = (subset(train, ids) for ids in cuts)
     return queries, bank, mapped, "train"
 
@@ -147,10 +157,16 @@ def _order(n: int, seed: int) -> Tensor:
 
 
 def skipped(splits: Splits) -> list[str]:
-    """Images that were left out when the data were opened, or could not be read since, by name and reason."""
-    found: dict[tuple[str, str], str] = {}
+    """Return the images that could not be used, each with its name and the reason.
+
+    They were left out when the data set was opened, or could not be read later.
+    """
+    reasons: dict[tuple[str, str], str] = {}
     for source in (splits.pretrain, splits.train, splits.test):
-        where = place(getattr(source, "read", None))  # two splits may have a file of one name
-        found |= {(where, skip.name): skip.reason for skip in getattr(source, "skipped", ())}
-        found |= {(where, name): reason for name, reason in getattr(source, "failed", {}).items()}
-    return [f"{where}{name} {reason}" for (where, name), reason in found.items()]
+        # the folder is part of the key, because two splits may have files of the same name
+        folder = folder_prefix(getattr(source, "read", None))
+        reasons |= {(folder, skip.name): skip.reason for skip in getattr(source, "skipped", ())}
+        reasons |= {
+            (folder, name): reason for name, reason in getattr(source, "failed", {}).items()
+        }
+    return [f"{folder}{name} {reason}" for (folder, name), reason in reasons.items()]

@@ -1,7 +1,8 @@
-"""Where a run comes from: its recipe against the default, the method as a row of choices, how to do it again."""
+"""Where a run comes from: its recipe, the components of its method, and commands that repeat it."""
 
 import json
 import shlex
+from collections.abc import Sequence
 from functools import cache
 from pathlib import PurePath
 from typing import Any
@@ -10,133 +11,135 @@ import torch
 
 from antipode.core.describe import COLUMNS, describe
 from antipode.data.sources.catalog import SETS
-from antipode.evaluation.protocol import PROTOCOLS
+from antipode.evaluation.protocol import protocols as known_protocols
 from antipode.papers import build
-from antipode.recipe.resolve import list_recipes, resolve
-from antipode.reporting.gather import Record
+from antipode.recipe.recipe import ABOUT
+from antipode.reporting.summary import epochs_done
+from antipode.runs.run import Run
 
 AXES = {
-    "views": "views of each image in a step",
-    "pairing": "which view meets which",
-    "twin": "what makes the keys",
-    "positives": "how several positives become one number",
-    "negatives": "what repels",
-    "coupling": "how attraction and repulsion become a loss",
-    "margin": "EqCo's rule for any number of negatives",
+    "views": "views of each image per step",
+    "pairing": "which views are compared",
+    "twin": "the network that computes the keys",
+    "positives": "how several positives are combined",
+    "negatives": "where the negatives come from",
+    "coupling": "how attraction and repulsion form the loss",
+    "margin": "EqCo's correction for the number of negatives",
     "BN groups": "images that share batch-norm statistics",
-    "extra": "what else the method has",
+    "extra": "further components",
 }
 
-BETWEEN = ("cka", "neighbours")  # analyses that one run alone does not have
+BETWEEN = ("cka", "neighbours")  # analyses that compare several runs
 EVALUATE = "antipode evaluate runs/again"
 
 
-def choices(one: Record) -> dict[str, str] | None:
-    """The method by axis, read off a learner that is built without numbers; None where it cannot be built."""
+def choices(run: Run) -> dict[str, str] | None:
+    """Return the components of the method by axis, or None if the method cannot be built.
+
+    They are read from a learner that is built on the meta device. It has a real backbone, because
+    some components are about batch norm.
+    """
     arguments = {
-        key[7:]: value
-        for key, value in one.recipe.items()
-        if key.startswith("method.") and key[7:] != "name"
+        key.removeprefix("method."): value
+        for key, value in run.values.items()
+        if key.startswith("method.") and key != "method.name"
     }
-    return _choices(one.method, json.dumps(arguments))
+    return _choices(run.method, json.dumps(arguments))
 
 
 @cache
 def _choices(method: str, arguments: str) -> dict[str, str] | None:
     try:
         with torch.device("meta"):
-            found = describe(build(method, "resnet10-slim", **json.loads(arguments)))
-    except (
-        ValueError,
-        TypeError,
-        RuntimeError,
-    ):  # a recipe of another version, or a method of one's own
+            row = describe(build(method, "resnet10-slim", **json.loads(arguments)))
+    except (ValueError, TypeError, RuntimeError):
+        # the recipe was written by another version, or the method is the user's own
         return None
-    return {axis: found[axis] for axis in COLUMNS}
+    return {axis: row[axis] for axis in COLUMNS}
 
 
-def recipe_rows(one: Record) -> list[list[Any]]:
-    """Key, value, source and, where it differs, the default of the same data set and method, in a list of its own."""
-    usual = _default(one.method, str(one.value("data.name")), one.sources.get("method.name", ""))
+def recipe_rows(run: Run) -> list[list[Any]]:
+    """Return [key, value, source] of every value of the recipe.
+
+    If the user gave the value, the row has a fourth entry: a list with the value that it replaced.
+    """
     rows = []
-    for key, value in one.recipe.items():
-        differs = usual is not None and json.dumps(usual.get(key)) != json.dumps(value)
-        rows.append(
-            [key, value, one.sources.get(key, ""), *([[(usual or {}).get(key)]] if differs else [])]
-        )
+    for key, value in run.values.items():
+        row = [key, value, run.sources.get(key, "")]
+        if key in run.replaced:
+            row.append([run.replaced[key]])
+        rows.append(row)
     return rows
 
 
-@cache
-def _default(method: str, data: str, recipe: str) -> dict[str, Any] | None:
-    """The package's own values; None for a method or data set it does not know."""
-    try:
-        known = resolve(recipe) if recipe in list_recipes() else resolve(method=method, data=data)
-    except (ValueError, OSError):
-        return None
-    content: dict[str, Any] = json.loads(json.dumps(known.leaves()))
-    return content
+def recipe_about(run: Run) -> dict[str, Any]:
+    """Return the keys of recipe.json beside its sections and sources, such as its format.
+
+    A recipe of format 1 has none of them, so the values that the user replaced are unknown.
+    """
+    content = run.folder.read_object("recipe.json")
+    return {key: content[key] for key in ABOUT if key in content and key != "sources"}
 
 
-def commands(one: Record) -> list[str]:
-    """How to do it again, from the recipe that the page itself carries."""
-    commit = str(one.env.get("commit") or "")
-    first = [f"git checkout {commit.removesuffix('+')}"] if commit else []
+def commands(run: Run) -> list[str]:
+    """Return the commands that repeat a run from the recipe that the page contains."""
+    commit = str(run.environment.get("commit") or "")
+    checkout = [f"git checkout {commit.removesuffix('+')}"] if commit else []
     return [
-        *first,
-        _trained(one),
-        *_scored(one),
-        *_analysed(one),
+        *checkout,
+        _training_command(run),
+        *_evaluation_commands(run),
+        *_analysis_commands(run),
         "antipode report runs/again",
     ]
 
 
-def _trained(one: Record) -> str:
-    own = [
-        key for key in ("data", "backbone") if str(one.value(f"{key}.name")).startswith("python:")
+def _training_command(run: Run) -> str:
+    python_objects = [
+        key for key in ("data", "backbone") if str(run.value(f"{key}.name")).startswith("python:")
     ]
-    if own:  # which no command can name
-        given = ", ".join(f"{key}=..." for key in own)
+    if python_objects:  # a command cannot name them
+        given = ", ".join(f"{key}=..." for key in python_objects)
         return f'# in Python: antipode.pretrain("recipe.json", {given}, out="runs/again")'
     return "antipode pretrain recipe.json --out runs/again"
 
 
-def _scored(one: Record) -> list[str]:
-    """The commands that give the scores again: one for each data set and seed."""
+def _evaluation_commands(run: Run) -> list[str]:
+    """Return the commands that repeat the scores: one per data set and seed."""
     groups: dict[tuple[str, Any], list[str]] = {}
-    for name, score in one.scores.items():
-        protocol, _, place = name.partition("@")
-        usual = PROTOCOLS[protocol].data if protocol in PROTOCOLS else None
-        if not place and usual and isinstance(score, dict) and score.get("data") != usual:
-            place = str(
-                score.get("data")
-            )  # without a word the protocol would go to a data set of its own
-        seed = score.get("seed") if isinstance(score, dict) else None
-        groups.setdefault((place, None if seed == one.value("train.seed") else seed), []).append(
-            protocol
-        )
-    found = []
-    for (place, seed), protocols in groups.items():
-        words = "".join(f" --protocol {name}" for name in protocols)
-        words += f" --data {shlex.quote(place)}" if place else ""
-        words += "" if seed is None else f" --seed {seed}"
-        kind = place or str(one.value("data.name"))
-        own = kind.startswith("python:") or (":" not in kind and kind not in SETS)
-        named = (
-            f"# in Python, with a {kind.removeprefix('python:')} as data=: {', '.join(protocols)}"
-        )
-        found.append(named if own else f"{EVALUATE}{words}")
-    return found
+    for name, score in run.shown_scores.items():
+        protocol, _, data = name.partition("@")
+        known = known_protocols().get(protocol)
+        usual = known.data if known else None
+        if not data and usual and score.get("data") != usual:
+            # without --data, the protocol would use its own data set
+            data = str(score.get("data"))
+        seed = score.get("seed")
+        seed = None if seed == run.value("train.seed") else seed
+        groups.setdefault((data, seed), []).append(protocol)
+    return [_evaluation(run, data, seed, names) for (data, seed), names in groups.items()]
 
 
-def _analysed(one: Record) -> list[str]:
-    """The commands that give the analyses again: one for each seed."""
+def _evaluation(run: Run, data: str, seed: Any, protocols: Sequence[str]) -> str:
+    """Return the command for protocols on a data set, which is the run's own if `data` is empty."""
+    place = data or str(run.value("data.name"))
+    if place.startswith("python:") or (":" not in place and place not in SETS):
+        kind = place.removeprefix("python:")
+        return f"# in Python, with a {kind} as data=: {', '.join(protocols)}"
+    words = "".join(f" --protocol {name}" for name in protocols)
+    words += f" --data {shlex.quote(data)}" if data else ""
+    words += "" if seed is None else f" --seed {seed}"
+    return f"{EVALUATE}{words}"
+
+
+def _analysis_commands(run: Run) -> list[str]:
+    """Return the commands that repeat the analyses: one per seed."""
     groups: dict[Any, list[str]] = {}
-    for name, content in one.analysis.items():
+    for name, content in run.analysis.items():
         if name not in BETWEEN:
             settings = content.get("settings") if isinstance(content, dict) else None
             groups.setdefault((settings or {}).get("seed") or 0, []).append(name)
-    if str(one.value("data.name")).startswith("python:"):
+    if str(run.value("data.name")).startswith("python:"):
         return [f"# in Python, with data=: {', '.join(names)}" for names in groups.values()]
     return [
         f"antipode analyse runs/again{''.join(f' --what {shlex.quote(name)}' for name in names)}"
@@ -145,40 +148,37 @@ def _analysed(one: Record) -> list[str]:
     ]
 
 
-def started(one: Record) -> str | None:
-    """The command that started the run, without the place of the program."""
-    words = one.env.get("command")
+def start_command(run: Run) -> str | None:
+    """Return the command that started the run, without the folder of the program."""
+    words = run.environment.get("command")
     if not isinstance(words, list) or not words:
         return None
     program, *rest = map(str, words)
     name = PurePath(program).name
-    call = (
-        ["antipode"]
-        if name in ("antipode", "__main__.py")
-        else ["python", program]
-        if name.endswith(".py")
-        else [name]
-    )
-    return shlex.join([*call, *rest])
+    if name in ("antipode", "__main__.py"):
+        return shlex.join(["antipode", *rest])
+    return shlex.join([*(["python", program] if name.endswith(".py") else [name]), *rest])
 
 
-def environment(one: Record) -> list[list[str]]:
-    """Versions and machine, as far as the run wrote them down."""
+def environment(run: Run) -> list[list[str]]:
+    """Return [key, value] of the versions and hardware that the run recorded."""
     return [
         [key, str(value)]
-        for key, value in one.env.items()
+        for key, value in run.environment.items()
         if key != "command" and value is not None
     ]
 
 
-def sentence(one: Record, images: int | None = None) -> str:
-    """What the run is, in one sentence."""
-    if not one.recipe:
-        return "A network that no run here has trained; the folder holds scores and no recipe."
-    epochs, done = one.value("train.epochs"), one.epochs_done
-    many = f"{images:,} images of " if images else ""
-    length = f"{epochs} epochs" if one.finished else f"{done} of {epochs} epochs so far"
+def sentence(run: Run, images: int | None = None) -> str:
+    """Return one sentence that describes the run."""
+    if not run.values:
+        return "A network that no run here has trained: the folder has scores and no recipe."
+    epochs = run.value("train.epochs")
+    done = epochs_done(run)
+    count = f"{images:,} images of " if images else ""
+    length = f"{epochs} epochs" if run.finished else f"{done} of {epochs} epochs so far"
     return (
-        f"{one.method} taught {one.value('backbone.name')} on {many}{one.value('data.name')} without a label: "
-        f"{length}, {one.value('train.batch')} images a step, seed {one.value('train.seed')}."
+        f"{run.value('backbone.name')} pretrained with {run.method} on {count}"
+        f"{run.value('data.name')} without labels: {length}, batch size "
+        f"{run.value('train.batch')}, seed {run.value('train.seed')}."
     )

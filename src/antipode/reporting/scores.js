@@ -1,161 +1,316 @@
-// Scores: tiles of one run, dots of several; and the table of runs, which is the filter too.
+// The scores of one run as tiles, the scores of several runs as a dot plot, and the table of runs
+// with its filter.
 
+// Return the mean, the sample standard deviation (null for one value) and the number of values.
 function summary(values) {
   const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
-  const around = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
-  return { mean, std: values.length > 1 ? Math.sqrt(around / (values.length - 1)) : null, n: values.length };
+  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  const std = values.length > 1 ? Math.sqrt(squares / (values.length - 1)) : null;
+  return { mean, std, n: values.length };
+}
+
+// Describe the images on which a score was computed, and the epoch of the backbone.
+function formatScoredOn({ data, split, n, epoch }) {
+  return `${data} ${split}, ${formatValue(n)} images, ${epoch} epoch`;
 }
 
 function scoreTiles() {
   if (!D.columns.length) return;
   const run = D.runs[0];
-  const tiles = D.columns.map((column, at) => {
-    const more = Object.entries(run.more[at] || {}).filter(([, value]) => typeof value === "number");
+  const tiles = D.columns.map((column, i) => {
+    const entries = Object.entries(run.more[i] || {});
+    const more = entries.filter(([, value]) => typeof value === "number");
+    const moreText = more.map(([name, value]) => `${name} ${formatValue(value)}`).join(", ");
     return el("div", { class: "tile" },
       el("h3", {}, column.label),
-      el("p", { class: "value" }, score(run.scores[at], column.unit), el("span", {}, ` ${column.unit}`)),
-      more.length ? el("p", {}, more.map(([name, value]) => `${name} ${say(value)}`).join(", ")) : null,
-      el("p", {}, `${column.data} ${column.split}, ${say(column.n)} images, ${column.epoch} epoch`),
-      el("p", { class: "settings" }, settingsText(column.settings)));
+      el("p", { class: "value" },
+        formatScore(run.scores[i], column.unit), el("span", {}, ` ${column.unit}`)),
+      more.length ? el("p", {}, moreText) : null,
+      el("p", {}, formatScoredOn(column)),
+      el("p", { class: "settings" }, formatSettings(column.settings)));
   });
-  section("scores", "Scores", "Each protocol with its own numbers: two scores of one name mean the same. One run has no spread; give several seeds of it to see one.", el("div", { class: "tiles" }, tiles));
+  section("scores", "Scores",
+    "Scores with the same name use the same protocol. Train several seeds to see their spread.",
+    el("div", { class: "tiles" }, tiles));
 }
+
+// ---- dot plot
 
 function scorePlot() {
   if (!D.columns.length) return;
   let column = D.main ?? 0;
   const host = el("div", { class: "chart dots" });
   const about = el("p", { class: "small" });
-  const again = responsive(host, (width) => host.replaceChildren(dotPlot(column, width)));
-  const tell = () => {
-    const kind = D.columns[column];
-    about.textContent = `${kind.label}, ${kind.unit}, on ${kind.data} ${kind.split}, ${say(kind.n)} images, ${kind.epoch} epoch. ${settingsText(kind.settings)}`;
-    again();
+  const redraw = responsive(host, (width) => host.replaceChildren(dotPlot(column, width)));
+  const update = () => {
+    const { label, unit, settings } = D.columns[column];
+    const images = formatScoredOn(D.columns[column]);
+    about.textContent = `${label}, ${unit}, on ${images}. ${formatSettings(settings)}`;
+    redraw();
   };
-  onFilter.push(tell);
-  section("scores", "Scores", "One row per setting, the highest first. A dot is a run, the bar is the mean, the band one standard deviation over seeds.",
-    D.columns.length > 1 ? el("div", { class: "controls" }, choice(D.columns.map((one, at) => [at, one.label]), column, (at) => { column = at; tell(); }, "protocol")) : null, host, about);
-  tell();
+  const protocols = D.columns.map(({ label }, i) => [i, label]);
+  const choose = (index) => { column = index; update(); };
+  onFilter.push(update);
+  section("scores", "Scores",
+    "One row per setting (runs that differ only in their seed), sorted by mean score. Each dot is "
+      + "a run. The vertical bar is the mean over seeds and the shaded band is one standard "
+      + "deviation on either side.",
+    protocols.length > 1
+      ? el("div", { class: "controls" }, choice(protocols, column, choose, "protocol"))
+      : null,
+    host, about);
+  update();
 }
 
-// runs of one seed are one value: a run that was repeated tells nothing of the spread
-function bySeed(runs, column) {
+// Return one score per seed. Several runs with the same seed are averaged, because repeating a run
+// says nothing about the spread over seeds.
+function scoresBySeed(runs, column) {
   const seeds = new Map();
-  for (const run of runs) seeds.set(D.runs[run].seed, [...(seeds.get(D.runs[run].seed) || []), D.runs[run].scores[column]]);
+  for (const run of runs) {
+    const { seed, scores } = D.runs[run];
+    seeds.set(seed, [...(seeds.get(seed) || []), scores[column]]);
+  }
   return [...seeds.values()].map((values) => summary(values).mean);
 }
 
-function scored(column) {
-  return D.groups.map((group, at) => {
-    const runs = group.runs.filter((run) => shown.has(run) && typeof D.runs[run].scores[column] === "number");
-    return { at, label: group.label, runs, ...(runs.length ? summary(bySeed(runs, column)) : {}) };
+// Return the settings that have this score and a selected run, the highest mean first.
+function scoredSettings(column) {
+  const hasScore = (run) => typeof D.runs[run].scores[column] === "number";
+  return D.groups.map(({ label, runs: members }) => {
+    const runs = members.filter((run) => selected.has(run) && hasScore(run));
+    return { label, runs, ...(runs.length ? summary(scoresBySeed(runs, column)) : {}) };
   }).filter((row) => row.runs.length).sort((a, b) => b.mean - a.mean);
 }
 
 function dotPlot(column, width) {
-  const all = scored(column);
-  const rows = all.slice(0, 40);
-  const unit = D.columns[column].unit;
+  const MOST = 40; // rows
+  const all = scoredSettings(column);
+  const rows = all.slice(0, MOST);
   const narrow = width < 620;
-  const [high, left, right, top] = narrow ? [46, 8, 8, 8] : [32, Math.min(300, 30 + 7 * Math.max(...rows.map((row) => row.label.length), 8)), 150, 8];
-  const height = top + rows.length * high + 34;
-  let [x0, x1] = range(rows.map((row) => [...row.runs.map((run) => D.runs[run].scores[column]), row.mean - (row.std || 0), row.mean + (row.std || 0)]));
-  const pad = (x1 - x0 || Math.abs(x1) || 1) * 0.08;
-  [x0, x1] = [x0 - pad, x1 + pad];
+  const longest = Math.max(...rows.map((row) => row.label.length), 8);
+  const rowHeight = narrow ? 46 : 32;
+  const left = narrow ? 8 : Math.min(300, 30 + 7 * longest);
+  const right = narrow ? 8 : 150;
+  const top = 8;
+  const height = top + rows.length * rowHeight + 34;
+  let [x0, x1] = extent(rows.map(({ runs, mean, std }) => {
+    return [...runs.map((run) => D.runs[run].scores[column]), mean - (std || 0), mean + (std || 0)];
+  }));
+  const padding = (x1 - x0 || Math.abs(x1) || 1) * 0.08;
+  [x0, x1] = [x0 - padding, x1 + padding];
   const to = (value) => left + 8 + ((value - x0) / (x1 - x0)) * (width - left - right - 16);
-  const parts = [];
+  const layout = { narrow, to, left, width, right, column };
+  const nodes = [];
   for (const tick of niceTicks(x0, x1, narrow ? 4 : 7)) {
-    parts.push(svg("line", { class: "grid", x1: to(tick), x2: to(tick), y1: top, y2: height - 30 }));
-    parts.push(svg("text", { class: "tick", x: to(tick), y: height - 12, "text-anchor": "middle" }, tickText(tick)));
+    const x = to(tick);
+    const label = { class: "tick", x, y: height - 12, "text-anchor": "middle" };
+    nodes.push(svg("line", { class: "grid", x1: x, x2: x, y1: top, y2: height - 30 }));
+    nodes.push(svg("text", label, formatTick(tick)));
   }
-  rows.forEach((row, place) => parts.push(dotRow(row, top + place * high + (narrow ? 31 : high / 2), { narrow, to, left, width, right, unit, column })));
-  if (!rows.length) parts.push(svg("text", { class: "tick", x: 10, y: 20 }, "none of the chosen runs has this score"));
-  if (all.length > 40) parts.push(svg("text", { class: "label", x: 2, y: height }, `the highest 40 of ${all.length} settings`));
-  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, parts);
+  rows.forEach((row, i) => {
+    const middle = top + i * rowHeight + (narrow ? 31 : rowHeight / 2);
+    nodes.push(dotRow(row, middle, layout));
+  });
+  if (!rows.length) {
+    const text = "None of the selected runs has this score.";
+    nodes.push(svg("text", { class: "tick", x: 10, y: 20 }, text));
+  }
+  if (all.length > MOST) {
+    const text = `The ${MOST} highest of ${all.length} settings are shown.`;
+    nodes.push(svg("text", { class: "label", x: 2, y: height }, text));
+  }
+  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, nodes);
 }
 
-function dotRow(row, y, { narrow, to, left, width, right, unit, column }) {
+function dotRow(row, y, { narrow, to, left, width, right, column }) {
+  const { unit } = D.columns[column];
   const hue = colour(row.runs[0]);
-  const text = `${score(row.mean, unit)}${row.std === null ? "" : ` ± ${score(row.std, unit)}`}`;
-  const fit = narrow ? 30 : 40;
-  const label = row.label.length > fit ? `${row.label.slice(0, fit - 1)}…` : row.label;
+  const spread = row.std === null ? "" : ` ± ${formatScore(row.std, unit)}`;
+  const most = narrow ? 30 : 40; // characters
+  const label = row.label.length > most ? `${row.label.slice(0, most - 1)}…` : row.label;
+  const labelPlace = narrow
+    ? { x: 2, y: y - 13 }
+    : { x: left - 10, y: y + 4, "text-anchor": "end" };
+  const scorePlace = narrow
+    ? { x: width - 4, y: y - 13, "text-anchor": "end" }
+    : { x: width - right + 8, y: y + 4, "text-anchor": "start" };
+  const hit = { x: 0, y: y - (narrow ? 28 : 16), width, height: narrow ? 44 : 32 };
+  const mean = { stroke: hue, x1: to(row.mean), x2: to(row.mean), y1: y - 9, y2: y + 9 };
+  const value = (run) => D.runs[run].scores[column];
+  const dot = (run) => {
+    return svg("circle", { class: "dot", fill: hue, cx: to(value(run)), cy: y, r: 4.2 });
+  };
   const group = svg("g", { class: "dotrow" },
-    svg("rect", { class: "hit", x: 0, y: y - (narrow ? 28 : 16), width, height: narrow ? 44 : 32 }),
-    narrow ? svg("text", { class: "who", x: 2, y: y - 13 }, label) : svg("text", { class: "who", x: left - 10, y: y + 4, "text-anchor": "end" }, label),
-    row.std === null ? null : svg("rect", { class: "band", fill: hue, x: to(row.mean - row.std), y: y - 8, width: Math.max(1, to(row.mean + row.std) - to(row.mean - row.std)), height: 16, rx: 3 }),
-    svg("line", { class: "mean", stroke: hue, x1: to(row.mean), x2: to(row.mean), y1: y - 9, y2: y + 9 }),
-    row.runs.map((run) => svg("circle", { class: "dot", fill: hue, cx: to(D.runs[run].scores[column]), cy: y, r: 4.2 })),
-    svg("text", { class: "sum", x: narrow ? width - 4 : width - right + 8, y: narrow ? y - 13 : y + 4, "text-anchor": narrow ? "end" : "start" }, text, svg("tspan", { class: "n" }, `  n = ${row.n}`)));
-  group.addEventListener("pointermove", (event) => showTip(event.clientX, event.clientY, el("div", { class: "head" }, row.label), ...row.runs.slice(0, 10).map((run) => tipRow(colour(run), D.runs[run].name, score(D.runs[run].scores[column], unit)))));
+    svg("rect", { class: "hit", ...hit }),
+    svg("text", { class: "who", ...labelPlace }, label),
+    row.std === null ? null : deviationBand(row, y, to, hue),
+    svg("line", { class: "mean", ...mean }),
+    row.runs.map(dot),
+    svg("text", { class: "sum", ...scorePlace },
+      `${formatScore(row.mean, unit)}${spread}`, svg("tspan", { class: "n" }, `  n = ${row.n}`)));
+  group.addEventListener("pointermove", (event) => {
+    const rows = row.runs.slice(0, 10).map((run) => {
+      return tipRow(colour(run), D.runs[run].name, formatScore(value(run), unit));
+    });
+    showTip(event.clientX, event.clientY, el("div", { class: "head" }, row.label), ...rows);
+  });
   group.addEventListener("pointerleave", hideTip);
   return group;
 }
 
-// ---- the table of runs, which is the filter too
+function deviationBand({ mean, std }, y, to, fill) {
+  const left = to(mean - std);
+  const width = Math.max(1, to(mean + std) - left);
+  return svg("rect", { class: "band", fill, x: left, y: y - 8, width, height: 16, rx: 3 });
+}
 
+// ---- the table of runs, which also selects the runs in the charts
+
+// Return the last contrastive term, or the last loss where there is none, as the progress bar does.
+// AdCo minimises the difference of two losses, whose value has no meaning.
 function lastLoss(run) {
-  const found = run.curves.y.contrast ?? run.curves.y.loss; // as the bar shows it: the difference that AdCo minimises has no meaning
-  return found ? found[1][found[1].length - 1] : null;
+  const curve = run.curves.y.contrast ?? run.curves.y.loss;
+  return curve ? curve[1][curve[1].length - 1] : null;
+}
+
+// Return the columns of the table: [heading, value of a run, format of a value].
+function tableFields() {
+  const heading = (key) => {
+    return key.replace(/\.name$/, "").replace(/^(method|train|optim\.network)\./, "");
+  };
+  const varying = D.vary.map((key, i) => {
+    return [heading(key), (run) => (run.recipe.length ? asNumber(run.vary[i]) : null), formatValue];
+  });
+  const scores = D.columns.map(({ label, unit }, i) => {
+    return [label, (run) => run.scores[i] ?? null, (value) => formatScore(value, unit)];
+  });
+  return [
+    ["run", (run) => run.name, formatValue],
+    ...varying,
+    ...scores,
+    ["last loss", lastLoss, formatValue],
+    ["status", (run) => run.status, formatValue],
+  ];
+}
+
+// Compare two cells: numbers by value, texts in natural order, empty cells after all others.
+function compareCells(a, b) {
+  if (a === null) return 1;
+  if (b === null) return -1;
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a).localeCompare(String(b), "en", { numeric: true });
 }
 
 function runTable() {
-  let [by, turn] = [-1, 1];
-  const fields = [["run", (run) => run.name], ...D.vary.map((key, at) => [key.replace(/\.name$/, "").replace(/^(method|train|optim\.network)\./, ""), (run) => (run.recipe.length ? asNumber(run.vary[at]) : null)]),
-    ...D.columns.map((column, at) => [column.label, (run) => run.scores[at] ?? null, (value) => score(value, column.unit)]), ["last loss", lastLoss], ["state", (run) => run.status]];
+  const fields = tableFields();
   const numeric = fields.map(([, read]) => D.runs.some((run) => typeof read(run) === "number"));
-  const search = el("input", { type: "search", id: "filter", placeholder: "filter: words of a name, dcl, seed=1 …", "aria-label": "filter runs", oninput: () => narrow(search.value) });
+  const search = el("input", {
+    type: "search",
+    id: "filter",
+    placeholder: "Filter, for example: dcl seed=1",
+    "aria-label": "filter runs",
+    oninput: () => filter(search.value),
+  });
   const count = el("span", { class: "small count" });
   const place = el("div");
-  let match = new Set(shown);
+  let sortBy = -1; // index of a field, or -1 for the given order
+  let direction = 1;
+  let matching = new Set(selected); // indices of the runs that pass the filter
 
-  function narrow(text) {
+  function filter(text) {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    match = new Set(D.runs.map((_, at) => at).filter((at) => words.every((word) => hay(D.runs[at]).includes(word))));
-    shown.clear();
-    for (const at of match) shown.add(at);
-    changed();
+    const matches = (run) => words.every((word) => searchText(run).includes(word));
+    matching = new Set(D.runs.map((_, index) => index).filter((index) => matches(D.runs[index])));
+    selectAll();
   }
 
-  function row(at) {
-    const run = D.runs[at];
-    const box = el("input", { type: "checkbox", "aria-label": `show ${run.name}`, onchange: () => { if (box.checked) shown.add(at); else shown.delete(at); changed(); } });
-    box.checked = shown.has(at);
+  function selectAll() {
+    selected.clear();
+    for (const index of matching) selected.add(index);
+    selectionChanged();
+  }
+
+  function selectNone() {
+    selected.clear();
+    selectionChanged();
+  }
+
+  function tableRow(index) {
+    const run = D.runs[index];
+    const onchange = () => {
+      if (box.checked) selected.add(index);
+      else selected.delete(index);
+      selectionChanged();
+    };
+    const box = el("input", { type: "checkbox", "aria-label": `show ${run.name}`, onchange });
+    box.checked = selected.has(index);
     const swatch = el("i", { class: "swatch" });
-    swatch.style.background = colour(at);
-    const cells = fields.map(([, read, write], place) => {
-      const text = (write || say)(read(run));
-      return el("td", { class: numeric[place] ? "number" : null }, place ? text : el("label", {}, box, swatch, text));
+    swatch.style.background = colour(index);
+    const cells = fields.map(([, read, format], i) => {
+      const text = format(read(run));
+      const content = i ? text : el("label", {}, box, swatch, text);
+      return el("td", { class: numeric[i] ? "number" : null }, content);
     });
     return el("tr", {}, cells);
   }
 
+  function heading([text], i) {
+    const onclick = () => {
+      direction = i === sortBy ? -direction : 1;
+      sortBy = i;
+      draw();
+    };
+    const sorted = direction > 0 ? "ascending" : "descending";
+    const attributes = {
+      class: numeric[i] ? "number" : null,
+      "aria-sort": i === sortBy ? sorted : null,
+    };
+    return el("th", attributes, el("button", { type: "button", onclick }, text));
+  }
+
   function draw() {
-    const order = [...match].sort((a, b) => {
-      if (by < 0) return a - b;
-      const [one, two] = [a, b].map((at) => fields[by][1](D.runs[at]));
-      return turn * (one === null ? 1 : two === null ? -1 : typeof one === "number" && typeof two === "number" ? one - two : String(one).localeCompare(String(two), "en", { numeric: true }));
+    const order = [...matching].sort((a, b) => {
+      if (sortBy < 0) return a - b;
+      const read = fields[sortBy][1];
+      return direction * compareCells(read(D.runs[a]), read(D.runs[b]));
     });
-    const heads = fields.map(([text], at) => el("th", { class: numeric[at] ? "number" : null, "aria-sort": at === by ? (turn > 0 ? "ascending" : "descending") : null }, el("button", { type: "button", onclick: () => { [by, turn] = [at, at === by ? -turn : 1]; draw(); } }, text)));
-    place.replaceChildren(el("div", { class: "wide tall" }, el("table", { class: "runs" }, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, order.map(row)))));
-    count.textContent = `${shown.size} of ${D.runs.length} runs shown`;
+    const runs = el("table", { class: "runs" },
+      el("thead", {}, el("tr", {}, fields.map(heading))),
+      el("tbody", {}, order.map(tableRow)));
+    place.replaceChildren(el("div", { class: "wide tall" }, runs));
+    count.textContent = `${selected.size} of ${D.runs.length} runs shown`;
   }
 
   onFilter.push(draw);
-  const set = (all) => { shown.clear(); if (all) for (const at of match) shown.add(at); changed(); };
-  section("runs", "Runs", "What differs between the runs, and what came out. The filter and the boxes decide which runs the scores and curves show.",
-    el("div", { class: "controls" }, search, el("button", { type: "button", onclick: () => set(true) }, "all"), el("button", { type: "button", onclick: () => set(false) }, "none"), count), place);
+  section("runs", "Runs",
+    "The recipe values that differ between the runs, and the results. The filter and the "
+      + "checkboxes select the runs that are shown in the charts.",
+    el("div", { class: "controls" },
+      search,
+      el("button", { type: "button", onclick: selectAll }, "Select all"),
+      el("button", { type: "button", onclick: selectNone }, "Select none"),
+      count),
+    place);
   draw();
 }
 
 function asNumber(text) {
-  return text !== "" && !Number.isNaN(Number(text)) ? Number(text) : text === "null" ? null : text;
+  if (text === "null") return null;
+  return text !== "" && !Number.isNaN(Number(text)) ? Number(text) : text;
 }
 
-function hay(run) {
-  run.hay ??= [run.name, run.method, run.data, run.status, ...D.vary.flatMap((key, at) => [`${key}=${run.vary[at]}`, `${key.split(".").pop()}=${run.vary[at]}`])].join(" ").toLowerCase();
-  return run.hay;
+// Return the text that the filter searches: the run's names, and "key=value" of every recipe value
+// that varies. It is computed once.
+function searchText(run) {
+  if (run.searchText) return run.searchText;
+  const pairs = D.vary.flatMap((key, i) => {
+    return [`${key}=${run.vary[i]}`, `${key.split(".").pop()}=${run.vary[i]}`];
+  });
+  const words = [run.name, run.method, run.data, run.status, ...pairs];
+  run.searchText = words.join(" ").toLowerCase();
+  return run.searchText;
 }
 
-function changed() {
-  for (const again of onFilter) again();
+function selectionChanged() {
+  for (const update of onFilter) update();
 }

@@ -1,29 +1,33 @@
-"""Scores over seeds: runs that differ in nothing else are one setting, and a setting has a mean, a spread and an n."""
+"""Scores over seeds. Runs that differ only by their seed are one setting with a mean and spread."""
 
 import json
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from antipode.recipe.resolve import HARMLESS
-from antipode.reporting.gather import Record
+from antipode.recipe.recipe import HARMLESS
+from antipode.runs.run import Run
 
 SEED = "train.seed"
 NAMED = ("method.name", "data.name", "backbone.name")
-# what a fair comparison has in common: named wherever it differs, also between methods
+# Keys that should agree in a fair comparison. They are shown wherever they differ, also between
+# methods.
 BUDGET = ("train.epochs", "train.batch", "views.size", "backbone.stem", "backbone.weights")
-FIRST = ("linear", "knn")  # what people ask for, in this order
+FIRST = ("linear", "knn")  # protocols to prefer for the headline, in this order
 
 
 class Group(NamedTuple):
-    """Runs that differ only by seed."""
+    """Runs that differ only by their seed."""
 
     label: str
-    runs: list[int]
+    runs: list[int]  # indices
 
 
 class Column(NamedTuple):
-    """Scores that may stand under one head: one protocol on the same images. A protocol's name fixes its numbers."""
+    """A column of comparable scores: one protocol on the same images.
+
+    The name of a protocol determines its hyper-parameters.
+    """
 
     name: str
     unit: str
@@ -33,135 +37,154 @@ class Column(NamedTuple):
     epoch: str
 
 
-def groups(records: Sequence[Record]) -> list[Group]:
-    """Settings in the order of their first runs, each under a label that says what sets it apart."""
-    found: dict[str, list[int]] = {}
-    for at, one in enumerate(records):
-        found.setdefault(_identity(one), []).append(at)
-    firsts = [records[runs[0]] for runs in found.values()]
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """Return the settings, in the order of their first runs, labelled by what is different."""
+    members: dict[str, list[int]] = {}
+    for at, run in enumerate(runs):
+        members.setdefault(_identity(run), []).append(at)
+    firsts = [runs[indices[0]] for indices in members.values()]
     return [
-        Group(_label(one, firsts), runs) for one, runs in zip(firsts, found.values(), strict=True)
+        Group(_label(run, firsts), indices)
+        for run, indices in zip(firsts, members.values(), strict=True)
     ]
 
 
-def _identity(one: Record) -> str:
-    deciding = {key: value for key, value in one.recipe.items() if key not in (*HARMLESS, SEED)}
-    return json.dumps(deciding, sort_keys=True) if one.recipe else f"no recipe {one.path}"
+def _identity(run: Run) -> str:
+    """Return a text that two runs share if they differ at most by their seed."""
+    if not run.values:
+        return f"no recipe {run.path}"
+    deciding = {key: value for key, value in run.values.items() if key not in (*HARMLESS, SEED)}
+    return json.dumps(deciding, sort_keys=True)
 
 
-def _label(one: Record, firsts: Sequence[Record]) -> str:
-    """The method, and what of its own values differs from other settings of the same method."""
-    if not one.recipe:
-        return one.name
-    alike = [other for other in firsts if other.recipe and other.method == one.method]
-    budget = [key for key in BUDGET if key in varying(firsts)]
-    own = [key for key in varying(alike) if key not in ("method.name", SEED)]
-    differing = list(dict.fromkeys([*budget, *own]))
-    shown = [f"{key.rpartition('.')[2]} {plain(one.value(key))}" for key in differing[:3]]
-    places = {other.value("data.name") for other in firsts if other.recipe}
-    where = (
-        [f"on {one.value('data.name')}"] if len(places) > 1 and "data.name" not in differing else []
-    )
+def _label(run: Run, firsts: Sequence[Run]) -> str:
+    """Return the method, and the values that differ from other settings of the same method."""
+    if not run.values:
+        return run.label
+    same_method = [other for other in firsts if other.values and other.method == run.method]
+    budget = [key for key in BUDGET if key in varying_keys(firsts)]
+    within = [key for key in varying_keys(same_method) if key not in ("method.name", SEED)]
+    differing = list(dict.fromkeys([*budget, *within]))
+    shown = [f"{key.rpartition('.')[2]} {plain(run.value(key))}" for key in differing[:3]]
+    data_sets = {other.value("data.name") for other in firsts if other.values}
+    name_data = len(data_sets) > 1 and "data.name" not in differing
+    data = [f"on {run.value('data.name')}"] if name_data else []
     more = [f"and {len(differing) - 3} more"] if len(differing) > 3 else []
-    return ", ".join([" ".join([one.method, *where]), *shown, *more])
+    return ", ".join([" ".join([run.method, *data]), *shown, *more])
 
 
-def varying(records: Sequence[Record]) -> list[str]:
-    """Keys of the recipe that decide a weight and are not the same in all runs."""
-    keys = dict.fromkeys(key for one in records for key in one.recipe if key not in HARMLESS)
+def varying_keys(runs: Sequence[Run]) -> list[str]:
+    """Return the keys of the recipe that influence the weights and differ between runs."""
+    keys = dict.fromkeys(key for run in runs for key in run.values if key not in HARMLESS)
     return [
-        key
-        for key in keys
-        if len({json.dumps(one.value(key)) for one in records if one.recipe}) > 1
+        key for key in keys if len({json.dumps(run.value(key)) for run in runs if run.values}) > 1
     ]
 
 
-def telling(records: Sequence[Record]) -> list[str]:
-    """What a table of runs should name: method, data and network where they differ, and what differs in a method."""
-    trained = [one for one in records if one.recipe]
-    own = [
+def distinguishing_keys(runs: Sequence[Run]) -> list[str]:
+    """Return the keys that a table of runs should show.
+
+    They are method, data, network and budget if these differ, and all keys that differ between runs
+    of one method.
+    """
+    trained = [run for run in runs if run.values]
+    within = [
         key
-        for method in dict.fromkeys(one.method for one in trained)
-        for key in varying([one for one in trained if one.method == method])
+        for method in dict.fromkeys(run.method for run in trained)
+        for key in varying_keys([run for run in trained if run.method == method])
     ]
-    overall = [key for key in (*NAMED, *BUDGET) if key in varying(trained)]
-    return list(dict.fromkeys([*overall, *own]))
+    varying = varying_keys(trained)
+    overall = [key for key in (*NAMED, *BUDGET) if key in varying]
+    return list(dict.fromkeys([*overall, *within]))
 
 
 def plain(value: Any) -> str:
-    """A value of a recipe as a person would write it."""
+    """Return a value of a recipe as short text."""
     if isinstance(value, float):
         return f"{value:.4g}"
-    return value if isinstance(value, str) else "none" if value is None else json.dumps(value)
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
-def columns(records: Sequence[Record]) -> list[Column]:
-    """Every kind of score that some run has, those that most runs have first."""
+def columns(runs: Sequence[Run]) -> list[Column]:
+    """Return the columns of all scores, sorted by the number of runs that have them."""
     counts: dict[Column, int] = {}
-    for one in records:
-        for name, score in one.scores.items():
+    for run in runs:
+        for name, score in run.shown_scores.items():
             column = column_of(name, score)
             counts[column] = counts.get(column, 0) + 1
     return sorted(counts, key=lambda column: -counts[column])
 
 
 def column_of(name: str, score: dict[str, Any]) -> Column:
-    """Where a score belongs."""
+    """Return the column that a score belongs to."""
     unit, data, split = (str(score.get(key, "")) for key in ("unit", "data", "split"))
     return Column(name, unit, data, split, int(score.get("n", 0)), str(score.get("epoch", "last")))
 
 
-def settings(column: Column, records: Sequence[Record]) -> dict[str, Any]:
-    """What all scores of a column agree on; what was found for each, such as a penalty, is said to vary."""
-    own = [
+def settings(column: Column, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the settings of the scores in a column.
+
+    A setting that is not the same for all scores, such as a penalty that was tuned for each run, is
+    "varies".
+    """
+    per_score = [
         score.get("settings")
-        for one in records
-        for k, score in one.scores.items()
-        if column_of(k, score) == column
+        for run in runs
+        for name, score in run.shown_scores.items()
+        if column_of(name, score) == column
     ]
-    found: dict[str, Any] = {}
-    for key in dict.fromkeys(key for one in own if isinstance(one, dict) for key in one):
-        values = [one.get(key) if isinstance(one, dict) else None for one in own]
-        found[key] = values[0] if all(value == values[0] for value in values) else "varies"
-    return found
+    dicts = [content for content in per_score if isinstance(content, dict)]
+    common: dict[str, Any] = {}
+    for key in dict.fromkeys(key for content in dicts for key in content):
+        values = [content.get(key) if isinstance(content, dict) else None for content in per_score]
+        common[key] = values[0] if all(value == values[0] for value in values) else "varies"
+    return common
 
 
-def headline(found: Sequence[Column], records: Sequence[Record]) -> int | None:
-    """The column to put on top: an accuracy, of linear classification or kNN where there is one."""
+def headline(columns: Sequence[Column], runs: Sequence[Run]) -> int | None:
+    """Return the index of the column for the top of the page, or None if there are no scores.
+
+    Accuracies come first, then columns of many runs, of the runs' own data, and of linear
+    classification or kNN.
+    """
     scored = [
-        sum(column_of(k, s) == column for one in records for k, s in one.scores.items())
-        for column in found
+        sum(column_of(k, s) == column for run in runs for k, s in run.shown_scores.items())
+        for column in columns
     ]
 
     def rank(at: int) -> tuple[bool, int, bool, int]:
-        column = found[at]
-        place = next(
-            (i for i, name in enumerate(FIRST) if column.name.startswith(name)), len(FIRST)
-        )
-        foreign = "@" in column.name  # of two that as many runs have, the one on their own data
-        return not ("%" in column.unit or "AP" in column.unit), -scored[at], foreign, place
+        column = columns[at]
+        preferred = (i for i, name in enumerate(FIRST) if column.name.startswith(name))
+        other_data = "@" in column.name
+        is_accuracy = "%" in column.unit or "AP" in column.unit
+        return not is_accuracy, -scored[at], other_data, next(preferred, len(FIRST))
 
-    return min(range(len(found)), key=rank, default=None)
+    return min(range(len(columns)), key=rank, default=None)
 
 
 def summary(values: Iterable[float]) -> dict[str, Any]:
-    """Mean, sample standard deviation (none for a single value) and n."""
+    """Return mean, sample standard deviation (None for a single value) and n."""
     numbers = list(values)
-    spread = statistics.stdev(numbers) if len(numbers) > 1 else None
-    return {"mean": statistics.fmean(numbers), "std": spread, "n": len(numbers)}
+    deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return {"mean": statistics.fmean(numbers), "std": deviation, "n": len(numbers)}
 
 
 def cells(
-    group: Group, records: Sequence[Record], found: Sequence[Column]
+    group: Group, runs: Sequence[Run], columns: Sequence[Column]
 ) -> dict[int, dict[str, Any]]:
-    """For each column in which the setting has scores: the summary over its seeds, runs of one seed being one value."""
+    """Return the summary over seeds of a setting, for each column in which it has scores.
+
+    Several runs with the same seed count as one value, which is their mean.
+    """
     values: dict[int, dict[Any, list[float]]] = {}
     for at in group.runs:
-        for name, score in records[at].scores.items():
-            seeds = values.setdefault(found.index(column_of(name, score)), {})
-            seeds.setdefault(records[at].value(SEED), []).append(float(score["value"]))
+        for name, score in runs[at].shown_scores.items():
+            seeds = values.setdefault(columns.index(column_of(name, score)), {})
+            seeds.setdefault(runs[at].value(SEED), []).append(float(score["value"]))
     means = {
-        column: [statistics.fmean(own) for own in seeds.values()]
+        column: [statistics.fmean(same_seed) for same_seed in seeds.values()]
         for column, seeds in values.items()
     }
-    return {column: summary(own) for column, own in sorted(means.items())}
+    return {column: summary(numbers) for column, numbers in sorted(means.items())}

@@ -1,83 +1,118 @@
-// What the page shows: which runs are chosen, which one is in focus, and sections that follow.
+// The state of the page (which runs are selected, which one is in focus) and the section helpers.
 
 const D = JSON.parse(document.getElementById("data").textContent);
-const many = D.runs.length > 1;
-const shown = new Set(D.runs.map((_, at) => at));
-const pictured = D.runs.findIndex((run) => Object.keys(run.pictures).length > 0);
-let focus = Math.max(0, pictured);
-const onFilter = [];
-const onFocus = [];
-const redraws = new Map();
+const several = D.runs.length > 1;
+const selected = new Set(D.runs.map((_, index) => index)); // indices of the runs in the charts
+const hasImages = (run) => Object.keys(run.pictures).length > 0;
+let focus = Math.max(0, D.runs.findIndex(hasImages)); // index of the run that sections describe
+const onFilter = []; // functions to call when the selection changes
+const onFocus = []; // functions to call when another run comes into focus
+const redraws = new Map(); // functions to call when the colour theme changes
 const body = document.getElementById("body");
 
 const COLOURS = 8;
 const DASHES = [null, "7 4", "2 3", "10 3 2 3"];
 
-function colour(at) {
-  const place = D.groups.length === 1 ? at : D.runs[at].group;
+// Return the colour of the run with this index. The runs of a setting share a colour, unless the
+// page shows only one setting.
+function colour(index) {
+  const place = D.groups.length === 1 ? index : D.runs[index].group;
   return `var(--s${place % COLOURS})`;
 }
 
-function dash(at) {
-  const place = D.groups.length === 1 ? at : D.runs[at].group;
+// Return the dash pattern of a run, which distinguishes runs when the colours repeat.
+function dash(index) {
+  const place = D.groups.length === 1 ? index : D.runs[index].group;
   return DASHES[Math.floor(place / COLOURS) % DASHES.length];
 }
 
-function chosen() {
-  return [...shown].sort((a, b) => a - b);
+// Return the indices of the selected runs in ascending order.
+function selectedRuns() {
+  return [...selected].sort((a, b) => a - b);
 }
 
 // ---- sections
 
-function section(id, title, how, ...content) {
+// Add a section with a heading and an explanation to the page.
+function section(id, title, explanation, ...content) {
   const head = el("div", { class: "top" }, el("h2", {}, title));
-  const node = el("section", { id }, head, how ? el("p", { class: "how" }, how) : null, content);
-  body.append(node);
-  return { node, head };
+  const about = explanation ? el("p", { class: "how" }, explanation) : null;
+  body.append(el("section", { id }, head, about, content));
+  return head;
 }
 
-// a section about one run; it is drawn again when another comes into focus
-function focused(id, title, how, draw) {
+// Add a section about the run in focus. It is drawn again when another run comes into focus.
+function runSection(id, title, explanation, draw) {
   const place = el("div");
-  const { head } = section(id, title, how, place);
-  if (many) head.append(picker());
-  const again = () => place.replaceChildren(...[draw(D.runs[focus])].flat().filter(Boolean));
-  onFocus.push(again);
-  again();
+  const head = section(id, title, explanation, place);
+  if (several) head.append(runSelect());
+  const redraw = () => place.replaceChildren(...[draw(D.runs[focus])].flat().filter(Boolean));
+  onFocus.push(redraw);
+  redraw();
 }
 
-function picker() {
+// Return a drop-down list that puts a run into focus.
+function runSelect() {
   const option = (run) => el("option", { value: D.runs.indexOf(run) }, run.name);
-  const [drawn, plain] = [true, false].map((wanted) => D.runs.filter((run) => Object.keys(run.pictures).length > 0 === wanted));
-  const lists = drawn.length && plain.length ? [el("optgroup", { label: "with pictures" }, drawn.map(option)), el("optgroup", { label: "others" }, plain.map(option))] : D.runs.map(option);
-  const select = el("select", { class: "focus", "aria-label": "run", onchange: () => look(Number(select.value)) }, lists);
+  const group = (label, runs) => el("optgroup", { label }, runs.map(option));
+  const drawn = D.runs.filter(hasImages);
+  const others = D.runs.filter((run) => !hasImages(run));
+  const options = drawn.length && others.length
+    ? [group("runs with images", drawn), group("runs without images", others)]
+    : D.runs.map(option);
+  const onchange = () => setFocus(Number(select.value));
+  const select = el("select", { class: "focus", "aria-label": "run", onchange }, options);
   onFocus.push(() => { select.value = focus; });
   select.value = focus;
   return select;
 }
 
-function look(at) {
-  focus = at;
-  for (const again of onFocus) again();
+function setFocus(index) {
+  focus = index;
+  for (const update of onFocus) update();
 }
 
-function absent(run, part) {
-  return el("p", { class: "absent" }, `Not here: ${run.absent[part] || "it was not drawn"}.`);
+// Return the paragraph that explains why a part of the page is missing.
+function unavailable(reason) {
+  return el("p", { class: "absent" }, `Not available: ${reason}.`);
 }
 
-function table(heads, rows, name = "") {
-  const numeric = (at) => rows.some((row) => row[at] instanceof Node && row[at].className === "number");
-  const head = heads ? el("thead", {}, el("tr", {}, heads.map((text, at) => el("th", { class: numeric(at) ? "number" : null }, text)))) : null;
-  const lines = rows.map((row) => el("tr", {}, row.map((cell) => (cell instanceof Node && cell.tagName === "TD" ? cell : el("td", {}, cell)))));
+function missingPicture(run, part) {
+  return unavailable(run.absent[part] || "it was not computed");
+}
+
+// Return a table. A row is a list of texts or of finished <td> elements; headings may be null.
+function table(headings, rows, name = "") {
+  const isCell = (cell) => cell instanceof Node && cell.tagName === "TD";
+  const isNumeric = (column) => rows.some((row) => {
+    return row[column] instanceof Node && row[column].className === "number";
+  });
+  const heading = (text, i) => el("th", { class: isNumeric(i) ? "number" : null }, text);
+  const head = headings ? el("thead", {}, el("tr", {}, headings.map(heading))) : null;
+  const cells = (row) => row.map((cell) => (isCell(cell) ? cell : el("td", {}, cell)));
+  const lines = rows.map((row) => el("tr", {}, cells(row)));
   return el("div", { class: `wide ${name}` }, el("table", {}, head, el("tbody", {}, lines)));
 }
 
-function settingsText(settings) {
-  return Object.entries(settings).map(([key, value]) => `${key} ${brief(value)}`).join(", ");
+// ---- formats
+
+// Format the settings of a protocol or an analysis on one line.
+function formatSettings(settings) {
+  const entries = Object.entries(settings);
+  return entries.map(([key, value]) => `${key} ${formatSetting(value)}`).join(", ");
 }
 
-function brief(value) {
-  if (typeof value === "number") return say(value);
-  if (!Array.isArray(value)) return text(value);
-  return value.length > 4 ? `${brief(value[0])} to ${brief(value[value.length - 1])} in ${value.length}` : value.map(brief).join(" ");
+// Format one setting. A list of more than four values is shortened to its range.
+function formatSetting(value) {
+  if (typeof value === "number") return formatValue(value);
+  if (!Array.isArray(value)) return formatJson(value);
+  if (value.length <= 4) return value.map(formatSetting).join(" ");
+  const [first, last] = [value[0], value[value.length - 1]].map(formatSetting);
+  return `${first} to ${last} (${value.length} values)`;
+}
+
+// Format a value of a JSON file.
+function formatJson(value) {
+  if (typeof value === "string") return value;
+  return value === null ? "none" : JSON.stringify(value);
 }

@@ -1,4 +1,7 @@
-"""Images as small pictures inside the page: one tile each, or many in one atlas. C channels, H W pixels."""
+"""Small images for the page as data URIs: one tile each, or many in one atlas.
+
+Shapes: C channels, H and W pixels, S pixels of a view's side.
+"""
 
 import base64
 import io
@@ -10,26 +13,35 @@ from torch import Tensor
 
 from antipode.data.views.views import Normalise
 
-SMALL = 48  # up to so many pixels a tile is kept to the bit: it is enlarged on the page, and artefacts with it
+# Tiles of at most this many pixels are compressed without loss. The page enlarges them, which would
+# make compression artefacts visible.
+SMALL = 48
 
 
 def tile(image: Tensor, side: int) -> str:
-    """A data URI of an image uint8 (C,H,W), reduced so that its longer side is at most `side` pixels."""
+    """Return a data URI of an image uint8 (C,H,W).
+
+    A larger image is reduced so that its longer side is `side` pixels.
+    """
     return _uri(_reduced(_picture(image), side), lossless=side <= SMALL)
 
 
 def atlas(images: Sequence[Tensor], side: int, columns: int) -> str:
-    """A data URI of many images uint8 (C,H,W) in rows of `columns` square tiles."""
+    """Return a data URI of many images uint8 (C,H,W), in rows of `columns` square tiles."""
     sheet = Image.new("RGB", (side * columns, side * -(-len(images) // columns)))
     for place, image in enumerate(images):
         small = _reduced(_picture(image), side).convert("RGB")
-        left, top = side * (place % columns), side * (place // columns)
+        left = side * (place % columns)
+        top = side * (place // columns)
         sheet.paste(small, (left + (side - small.width) // 2, top + (side - small.height) // 2))
     return _uri(sheet, lossless=False)
 
 
 def visible(view: Tensor, normal: Normalise | None) -> Tensor:
-    """A view (C,S,S) as uint8: normalised numbers back to colours, or stretched to the range where none will."""
+    """Return a view (C,S,S) as uint8.
+
+    Undoes the normalisation. If `normal` is None, the values are scaled to the full range instead.
+    """
     if normal is not None:
         shown = view.cpu() * normal.std.cpu() + normal.mean.cpu()
     else:
@@ -39,13 +51,17 @@ def visible(view: Tensor, normal: Normalise | None) -> Tensor:
 
 
 def _picture(image: Tensor) -> Image.Image:
-    """Grey for one channel or two, the first three as colours for more: what a screen can show of them."""
-    shown = image[:3] if image.shape[0] >= 3 else image[:1]
-    pixels = shown.permute(1, 2, 0).contiguous().cpu().numpy()
+    """Return an image (C,H,W) as a Pillow image.
+
+    One or two channels: the first, in grey. Three or more channels: the first three, as RGB.
+    """
+    channels = image[:3] if image.shape[0] >= 3 else image[:1]
+    pixels = channels.permute(1, 2, 0).contiguous().cpu().numpy()
     return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
 
 
 def _reduced(picture: Image.Image, side: int) -> Image.Image:
+    """Return the picture, reduced so that its longer side is at most `side` pixels."""
     longest = max(picture.size)
     if longest <= side:
         return picture
@@ -54,8 +70,9 @@ def _reduced(picture: Image.Image, side: int) -> Image.Image:
 
 
 def _uri(picture: Image.Image, *, lossless: bool) -> str:
-    """WebP, or PNG where this Pillow cannot write WebP."""
-    buffer, form = io.BytesIO(), "webp" if features.check("webp") else "png"
+    """Return a data URI in WebP format, or in PNG format if Pillow was built without WebP."""
+    buffer = io.BytesIO()
+    form = "webp" if features.check("webp") else "png"
     if form == "webp":
         picture.save(buffer, "WEBP", lossless=lossless, quality=80, method=4)
     else:

@@ -1,82 +1,112 @@
-// What training recorded.
+// The training curves: one large chart and a card with a sparkline for each metric.
 
 function curveSection() {
   if (!D.metrics.length) {
-    section("training", "Training", null, el("p", { class: "absent" }, "Not here: no run has recorded anything."));
+    section("training", "Training", null, unavailable("no training metrics were logged"));
     return;
   }
   const state = { metric: D.metrics[0][0], axis: "step", log: false, smooth: false, seeds: false };
   const title = el("h3", { id: "metric" });
-  const how = el("p", { class: "small" });
+  const explanation = el("p", { class: "small" });
   const chart = lineChart({ series: [], direct: true, height: 340 });
   const cards = el("div", { class: "cards" });
-  const repeated = D.groups.some((group) => group.runs.length > 1);
+  const hasSeeds = D.groups.some((group) => group.runs.length > 1);
+  const runsWith = (runs, metric) => runs.filter((index) => D.runs[index].curves.y[metric]);
 
   function draw() {
     const [name, text, about, marks] = D.metrics.find(([metric]) => metric === state.metric);
     title.textContent = text;
-    how.textContent = about;
-    let series = chosen().filter((at) => D.runs[at].curves.y[name]).map((at) => curve(at, name, state));
-    if (state.seeds) series = joined(series);
+    explanation.textContent = about;
+    let series = runsWith(selectedRuns(), name).map((index) => curve(index, name, state));
+    if (state.seeds) series = meansOverSeeds(series);
     chart.set({ series, marks, log: state.log, xlabel: state.axis, title: text });
   }
 
-  function deal() {
-    const few = chosen().slice(0, 12);
+  // Draw one card per metric, with the curves of the first 12 selected runs.
+  function drawCards() {
+    const first = selectedRuns().slice(0, 12);
     cards.replaceChildren(...D.metrics.map(([name, text]) => {
-      const runs = few.filter((at) => D.runs[at].curves.y[name]);
-      const lasts = runs.map((at) => D.runs[at].curves.y[name][1].at(-1));
-      const last = lasts.length === 1 ? say(lasts[0]) : lasts.length ? `${say(Math.min(...lasts))} to ${say(Math.max(...lasts))}` : "–";
-      return el("button", { type: "button", class: "card", "data-metric": name, "aria-pressed": String(name === state.metric), onclick: () => { state.metric = name; deal(); draw(); } },
-        el("span", {}, text), el("b", {}, last), spark(runs.map((at) => curve(at, name, { axis: "step" }))));
+      const runs = runsWith(first, name);
+      const onclick = () => { state.metric = name; drawCards(); draw(); };
+      const pressed = String(name === state.metric);
+      const attributes = { class: "card", "data-metric": name, "aria-pressed": pressed, onclick };
+      const series = runs.map((index) => curve(index, name, { axis: "step" }));
+      return el("button", { type: "button", ...attributes },
+        el("span", {}, text), el("b", {}, lastValues(runs, name)), sparkline(series));
     }));
   }
 
-  onFilter.push(deal, draw);
+  onFilter.push(drawCards, draw);
   const change = (key) => (value) => { state[key] = value; draw(); };
-  section("training", "Training", "Choose a curve below; point at it to read it. Long runs are thinned, keeping the lowest and highest point of every stretch.",
+  const horizontal = [["step", "steps"], ["epoch", "epochs"]];
+  const lines = [[false, "each run"], [true, "mean over seeds"]];
+  section("training", "Training",
+    "Select a metric below the chart. Hover over a curve to read its values. Curves with many "
+      + "points are downsampled; the minimum and maximum of every interval are kept.",
     el("div", { class: "panel" },
-      el("div", { class: "controls" }, el("div", { class: "what" }, title, how),
-        choice([["step", "steps"], ["epoch", "epochs"]], "step", change("axis"), "horizontal axis"),
-        repeated ? choice([[false, "each run"], [true, "mean of seeds"]], false, change("seeds"), "runs or means") : null,
-        tick("log", false, change("log")), tick("smooth", false, change("smooth"))),
+      el("div", { class: "controls" },
+        el("div", { class: "what" }, title, explanation),
+        choice(horizontal, "step", change("axis"), "horizontal axis"),
+        hasSeeds ? choice(lines, false, change("seeds"), "each run or mean over seeds") : null,
+        checkbox("log scale", false, change("log")),
+        checkbox("smoothing", false, change("smooth"))),
       chart.node),
     cards);
-  deal();
+  drawCards();
   draw();
 }
 
-function curve(at, name, { axis, smooth }) {
-  const run = D.runs[at];
+// Return the last value of a metric as text, or its range over several runs.
+function lastValues(runs, name) {
+  const values = runs.map((index) => D.runs[index].curves.y[name][1].at(-1));
+  if (!values.length) return "–";
+  if (values.length === 1) return formatValue(values[0]);
+  return `${formatValue(Math.min(...values))} to ${formatValue(Math.max(...values))}`;
+}
+
+// Return the curve of one metric of one run as a series of a line chart.
+function curve(index, name, { axis, smooth }) {
+  const run = D.runs[index];
   const [which, values] = run.curves.y[name];
   const steps = run.curves.x[which];
-  const x = axis === "epoch" && run.perEpoch ? steps.map((step) => Number(((step + 1) / run.perEpoch).toFixed(3))) : steps;
-  return { name: run.name, group: run.group, at, colour: colour(at), dash: dash(at), x, y: smooth ? smoothed(values) : values };
+  const epoch = (step) => Number(((step + 1) / run.perEpoch).toFixed(3));
+  const x = axis === "epoch" && run.perEpoch ? steps.map(epoch) : steps;
+  const y = smooth ? movingAverage(values) : values;
+  return { name: run.name, group: run.group, colour: colour(index), dash: dash(index), x, y };
 }
 
-function smoothed(values) {
-  let kept = values[0];
-  return values.map((value) => { kept = 0.85 * kept + 0.15 * value; return kept; });
-}
-
-// one line for each setting: the mean over its seeds at the steps of the first, and a standard deviation around it
-function joined(series) {
-  const groups = new Map();
-  for (const one of series) groups.set(one.group, [...(groups.get(one.group) || []), one]);
-  return [...groups.values()].map((members) => {
-    const first = members[0];
-    const end = Math.min(...members.map((one) => one.x[one.x.length - 1]));
-    const x = first.x.filter((value) => value <= end);
-    const sums = x.map((value) => summary(members.map((one) => between(one, value))));
-    const label = D.groups[first.group].label + (members.length > 1 ? ` (n = ${members.length})` : "");
-    const wide = members.length > 1;
-    return { ...first, name: label, x, y: sums.map((sum) => sum.mean), low: wide ? sums.map((sum) => sum.mean - sum.std) : null, high: wide ? sums.map((sum) => sum.mean + sum.std) : null };
+// Return the exponential moving average, with a weight of 0.15 for each new value.
+function movingAverage(values) {
+  let average = values[0];
+  return values.map((value) => {
+    average = 0.85 * average + 0.15 * value;
+    return average;
   });
 }
 
-function between(one, value) {
-  const at = one.x.findIndex((x) => x >= value);
-  if (at <= 0) return one.y[Math.max(at, 0)];
-  const part = (value - one.x[at - 1]) / (one.x[at] - one.x[at - 1]);
-  return one.y[at - 1] + part * (one.y[at] - one.y[at - 1]);
+// Return one series per setting: the mean over its runs, with a band of one standard deviation on
+// either side. The x values are those of its first run, up to the end of its shortest run.
+function meansOverSeeds(series) {
+  const groups = new Map();
+  for (const line of series) groups.set(line.group, [...(groups.get(line.group) || []), line]);
+  return [...groups.values()].map((members) => {
+    const first = members[0];
+    const end = Math.min(...members.map((line) => line.x[line.x.length - 1]));
+    const x = first.x.filter((value) => value <= end);
+    const points = x.map((value) => summary(members.map((line) => interpolate(line, value))));
+    const y = points.map(({ mean }) => mean);
+    const { label } = D.groups[first.group];
+    if (members.length === 1) return { ...first, name: label, x, y, low: null, high: null };
+    const low = points.map(({ mean, std }) => mean - std);
+    const high = points.map(({ mean, std }) => mean + std);
+    return { ...first, name: `${label} (n = ${members.length})`, x, y, low, high };
+  });
+}
+
+// Return the value of a series at x, by linear interpolation.
+function interpolate(line, x) {
+  const next = line.x.findIndex((value) => value >= x);
+  if (next <= 0) return line.y[Math.max(next, 0)];
+  const part = (x - line.x[next - 1]) / (line.x[next] - line.x[next - 1]);
+  return line.y[next - 1] + part * (line.y[next] - line.y[next - 1]);
 }

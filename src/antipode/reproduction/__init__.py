@@ -1,1 +1,1 @@
-"""The tables and figures of the papers: plan, make, judge and present them."""
+"""Reproduce the tables and figures of the papers: plan runs, train, check laws, show results."""

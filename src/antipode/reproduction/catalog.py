@@ -1,18 +1,21 @@
-"""The tables and figures of the papers: which runs each needs, and our numbers beside the paper's."""
+"""Find the tables and figures of all papers by name."""
 
-from antipode.papers.adco import tables as adco
-from antipode.papers.dcl import tables as dcl
-from antipode.papers.eqco import simo_tables as simo
-from antipode.papers.eqco import tables as eqco
-from antipode.papers.jcl import tables as jcl
-from antipode.papers.msbreg import tables as msbreg
+from collections.abc import Mapping
+from functools import cache
+
+from antipode.names import unknown
+from antipode.papers import collect
 from antipode.reproduction.item import Item
 
-ITEMS: dict[str, Item] = {
-    **adco.ITEMS,
-    **eqco.ITEMS,
-    **simo.ITEMS,
-    **dcl.ITEMS,
-    **jcl.ITEMS,
-    **msbreg.ITEMS,
-}
+
+@cache
+def items() -> Mapping[str, Item]:
+    """Return all items by name."""
+    return collect("ITEMS")
+
+
+def item(name: str) -> Item:
+    """Return an item by name. Raises ValueError for an unknown name."""
+    if name not in items():
+        raise unknown("item", name, items())
+    return items()[name]

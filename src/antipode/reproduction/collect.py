@@ -1,4 +1,4 @@
-"""Numbers out of the files of finished runs, by place."""
+"""Read the numbers of an item from the files of its finished runs."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -11,44 +11,55 @@ from antipode.reproduction.plan import Plan, PlannedRun
 from antipode.runs.folder import RunFolder
 
 
-def key(job: PlannedRun, one: Measure) -> str:
-    """Where scores.json holds a score: under the protocol, and the data set where it is not the run's own."""
-    place = one.data or protocol.known(one.name).data or job.data
-    return one.name if place == job.data else f"{one.name}@{place}"
+def score_key(planned: PlannedRun, measure: Measure) -> str:
+    """Return the key of a score in scores.json.
+
+    It is the name of the protocol, followed by @ and the data set if that is not the run's own.
+    """
+    data = measure.data or protocol.known(measure.name).data or planned.data
+    return measure.name if data == planned.data else f"{measure.name}@{data}"
 
 
 def collect(plan: Plan, failed: Collection[Path] = ()) -> tuple[Cells, list[str]]:
-    """All numbers by place, one for each seed, and what is not there of the runs that did not fail."""
+    """Return all numbers by place, one per seed, and a sentence for each number that is missing.
+
+    The runs whose folders are in `failed` are left out.
+    """
     cells: Cells = {}
     absent = []
-    for trial, jobs in plan.trials:
-        for job in (job for job in jobs if job.folder not in failed):
-            for one in trial.measures:
-                panel, row, column = trial.place(one)
+    for trial, runs in plan.trials:
+        for planned in runs:
+            if planned.folder in failed:
+                continue
+            for measure in trial.measures:
+                panel, row, column = trial.place(measure)
                 try:
-                    for x, value in points(found(job, one)):
+                    for x, value in points(measured(planned, measure)):
                         cells.setdefault((panel, row, column if x is None else x), []).append(value)
                 except (KeyError, TypeError):
-                    absent.append(f"{job.label}: there is no {one.name} {one.pick}")
+                    absent.append(
+                        f"{planned.label}: the results do not contain {measure.name} {measure.pick}"
+                    )
     return cells, absent
 
 
-def found(job: PlannedRun, one: Measure) -> Any:
-    """What a measure took from a finished run."""
-    run = RunFolder(job.folder)
-    if one.kind == "metric":
-        return over_epochs(run.metrics(), one.name)
-    if one.kind == "analysis":
-        content = run.read_json("analysis.json")[one.name]
+def measured(planned: PlannedRun, measure: Measure) -> Any:
+    """Return the number, curve or histogram that a measure takes from a finished run."""
+    folder = RunFolder(planned.folder)
+    if measure.kind == "metric":
+        return over_epochs(folder.metrics(), measure.name)
+    if measure.kind == "analysis":
+        content = folder.read_json("analysis.json")[measure.name]
     else:
-        content = run.read_json("scores.json")[one.name if one.kind == "scenes" else key(job, one)]
-    for step in one.pick.split(".", 1):
-        content = content[step]
+        key = measure.name if measure.kind == "scenes" else score_key(planned, measure)
+        content = folder.read_json("scores.json")[key]
+    for part in measure.pick.split(".", 1):
+        content = content[part]
     return content
 
 
 def over_epochs(rows: list[dict[str, Any]], name: str) -> dict[str, list[float]]:
-    """The mean of a recorded number in each epoch, counted from 1."""
+    """Return the mean of a recorded metric in each epoch. Epochs are counted from 1."""
     means = per_epoch(rows, name)
     if not means:
         raise KeyError(name)
@@ -56,13 +67,17 @@ def over_epochs(rows: list[dict[str, Any]], name: str) -> dict[str, list[float]]
 
 
 def points(content: Any) -> Iterator[tuple[float | None, float]]:
-    """x and value of every point of a curve or bin of a histogram (its share of all); a plain number has no x."""
+    """Yield x and value of every point of a curve or bin of a histogram.
+
+    The value of a bin is its share of the total count. The x of a single number is None.
+    """
     if not isinstance(content, dict):
         yield None, float(content)
     elif "edges" in content:
-        total, edges = sum(content["counts"]), content["edges"]
-        for place, count in enumerate(content["counts"]):
-            yield (edges[place] + edges[place + 1]) / 2, count / total
+        edges = content["edges"]
+        total = sum(content["counts"])
+        for index, count in enumerate(content["counts"]):
+            yield (edges[index] + edges[index + 1]) / 2, count / total
     else:
         for x, y in zip(content["x"], content["y"], strict=True):
             if y is not None:

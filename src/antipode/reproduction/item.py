@@ -1,7 +1,8 @@
-"""What an item is: a table or figure of a paper, as data.
+"""Define an item: a table or figure of a paper, as data.
 
-Every result is a number in a place: a panel, a row and a column. A table has its own rows and columns; of a curve the
-row is the line and the column is x; of a histogram the column is the middle of a bin. One number for each seed.
+Every result is a number with a place: a panel, a row and a column. A table has its own rows and
+columns. The row of a curve is the name of its line, and the column is x. The column of a histogram
+is the centre of a bin. Each place holds one number per seed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,16 +12,20 @@ from typing import Any, Literal, NamedTuple
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
 Place = tuple[str, str, str | float]  # panel, row, column
-Cells = dict[Place, list[float]]  # in the order of the grid
+Cells = dict[Place, list[float]]  # one value per seed, in the order of the grid
 
 
 class Measure(NamedTuple):
-    """What is taken from a finished run, and where it goes if not where the trial says.
+    """A number or curve that is taken from a finished run.
 
-    kind: a "score" of a protocol, an "analysis", a "metric" that was recorded while it trained, as a curve over epochs,
-    or a slim detector on drawn "scenes". pick: the dotted way to it inside a score ("value", "more.AP50") or an
-    analysis ("values.uniformity", "curves.mean"); a curve or a histogram there fills one place for each x. data:
-    another data set than the run's own.
+    Args:
+        kind: "score" for an evaluation protocol, "analysis", "metric" for a value recorded during
+            training (a curve over epochs), or "scenes" for a slim detector on drawn scenes.
+        name: the name of the protocol, analysis, metric or detector.
+        pick: the dotted path inside a score ("value", "more.AP50") or an analysis
+            ("values.uniformity", "curves.mean"). A curve or histogram fills one place for each x.
+        panel, row, column: the place of the result. None means the place of the trial.
+        data: the data set of a score, if it is not the one that the run was trained on.
     """
 
     kind: Literal["score", "analysis", "metric", "scenes"]
@@ -33,7 +38,11 @@ class Measure(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A run and what is measured of it: a recipe with overrides, or an untrained `random:NAME`, `torchvision:NAME`."""
+    """A run and what is measured on it.
+
+    `recipe` is the name of a recipe, to which `overrides` are applied, or a network that is not
+    trained: `random:NAME` or `torchvision:NAME`.
+    """
 
     recipe: str
     overrides: Mapping[str, Any]
@@ -43,14 +52,18 @@ class Trial(NamedTuple):
     panel: str = ""
 
     def place(self, measure: Measure) -> Place:
-        """Where a measure goes: its own place, or the trial's."""
+        """Return the place of a measure: its own parts, and those of the trial for the others."""
         panel = self.panel if measure.panel is None else measure.panel
         row = self.row if measure.row is None else measure.row
         return panel, row, self.column if measure.column is None else measure.column
 
 
 class Grid(NamedTuple):
-    """The trials of one scale, how often each, and what stands in for what the paper had."""
+    """The trials of one scale.
+
+    `note` names the data, network and length, and what replaces the paper's own settings. `seeds`
+    is the number of runs of each trial.
+    """
 
     trials: tuple[Trial, ...]
     note: str
@@ -58,19 +71,21 @@ class Grid(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """How one part is laid out; `x` names what the columns are, `y` what the numbers are."""
+    """The layout of one part of an item. `x` describes the columns, and `y` the numbers."""
 
     name: str = ""
     kind: Literal["table", "curve", "histogram"] = "table"
     x: str = ""
     y: str = ""
-    log: bool = False  # x on a logarithmic axis
+    log: bool = False  # logarithmic x axis
 
 
 class Law(NamedTuple):
-    """What must hold: a sentence, and a function from the results to whether it does and what was found.
+    """A statement that must hold, with the function that checks it.
 
-    Theory is asked of every scale; what only experience says is asked of the scales where networks learn enough.
+    `check` takes the results and returns whether the law holds, and a text with the numbers. Laws
+    that follow from theory are checked at every scale. Laws that are only empirical are checked at
+    the scales where networks are trained long enough (`EMPIRICAL`).
     """
 
     text: str
@@ -83,10 +98,18 @@ EMPIRICAL: tuple[Scale, ...] = ("small", "paper")
 
 @dataclass(frozen=True)
 class Item:
-    """A table or figure: the question it answers, the runs that answer it at each scale, and what the paper found.
+    """A table or figure of a paper.
 
-    paper: the paper's numbers by place; `source` says where they stand, `sources` where a single one stands elsewhere.
-    trend: the paper's finding in words, which is all there is where it has only a figure.
+    Args:
+        title: what the table or figure shows.
+        question: the question that it answers.
+        source: where the paper's numbers are printed.
+        trend: the finding of the paper in words. A figure without printed numbers has only this.
+        panels: the layout of the parts.
+        grids: the runs of each scale.
+        paper: the numbers of the paper by place.
+        sources: the sources of single numbers that are printed elsewhere than `source`.
+        laws: what must hold.
     """
 
     title: str
@@ -99,41 +122,41 @@ class Item:
     sources: Mapping[Place, str] = field(default_factory=dict)
     laws: tuple[Law, ...] = ()
 
-    def asked(self, scale: Scale) -> tuple[Law, ...]:
-        """The laws of a scale."""
+    def laws_at(self, scale: Scale) -> tuple[Law, ...]:
+        """Return the laws that are checked at a scale."""
         return tuple(law for law in self.laws if scale in law.scales)
 
 
 def score(protocol: str, pick: str = "value", **place: Any) -> Measure:
-    """A number of an evaluation."""
+    """Return the measure for a number of an evaluation."""
     return Measure("score", protocol, pick, **place)
 
 
-def analysis(what: str, pick: str, **place: Any) -> Measure:
-    """A number or a curve of an analysis."""
-    return Measure("analysis", what, pick, **place)
+def analysis(name: str, pick: str, **place: Any) -> Measure:
+    """Return the measure for a number or a curve of an analysis."""
+    return Measure("analysis", name, pick, **place)
 
 
 def metric(name: str, **place: Any) -> Measure:
-    """A curve over epochs of what was recorded while a run trained."""
+    """Return the measure for a metric that was recorded during training, as a curve over epochs."""
     return Measure("metric", name, "", **place)
 
 
 def table(
     rows: Mapping[str, Mapping[str | float, float | None]], panel: str = ""
 ) -> dict[Place, float]:
-    """The numbers of a printed table by place; what it leaves out is left out here."""
+    """Return the numbers of a printed table by place. None stands for an empty cell."""
     return {
-        (panel, row, column): x
+        (panel, row, column): number
         for row, line in rows.items()
-        for column, x in line.items()
-        if x is not None
+        for column, number in line.items()
+        if number is not None
     }
 
 
-def varied(name: str, values: Iterable[Any]) -> dict[Any, dict[str, Any]]:
-    """Columns that differ in one value."""
-    return {value: {name: value} for value in values}
+def vary(key: str, values: Iterable[Any]) -> dict[Any, dict[str, Any]]:
+    """Return one column for each value of a recipe key."""
+    return {value: {key: value} for value in values}
 
 
 def cross(
@@ -144,14 +167,25 @@ def cross(
     panel: str = "",
     common: Mapping[str, Any] | None = None,
 ) -> tuple[Trial, ...]:
-    """Every row (a recipe and its overrides) at every column (further ones); a row's own value is the last word."""
+    """Return a trial for every row in every column.
+
+    A row is a recipe with overrides, a column is further overrides, and `common` applies to all. If
+    several give the same key, the row has priority over the column, and the column over `common`.
+    """
     return tuple(
-        Trial(recipe, {**(common or {}), **further, **own}, measures, row, column, panel)
-        for row, (recipe, own) in rows.items()
-        for column, further in columns.items()
+        Trial(
+            recipe,
+            {**(common or {}), **column_overrides, **row_overrides},
+            measures,
+            row,
+            column,
+            panel,
+        )
+        for row, (recipe, row_overrides) in rows.items()
+        for column, column_overrides in columns.items()
     )
 
 
-def turned(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
-    """The same with rows and columns exchanged, for tables whose methods stand side by side."""
+def transpose(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    """Return the trials with rows and columns exchanged, for tables with one column per method."""
     return tuple(trial._replace(row=str(trial.column), column=trial.row) for trial in trials)

@@ -1,6 +1,7 @@
-"""What theory and the papers say must hold, as small functions of the results.
+"""Check statements of theory and of the papers on the results of an item.
 
-Each returns whether it holds and a sentence with the numbers. Rows and columns come in the order of the grid.
+Each function returns whether the statement holds, and a text with the numbers. Rows and columns are
+in the order of the grid.
 """
 
 from itertools import pairwise
@@ -13,84 +14,89 @@ Line = list[tuple[float, float]]  # x, mean over seeds
 
 
 def lines(cells: Cells, panel: str) -> dict[str, Line]:
-    """The curves of a panel by row, each sorted by x."""
-    found: dict[str, Line] = {}
-    for (where, row, column), values in cells.items():
-        if where == panel and not isinstance(column, str):
-            found.setdefault(row, []).append((column, fmean(values)))
-    return {row: sorted(line) for row, line in found.items()}
+    """Return the curves of a panel by row, each sorted by x."""
+    curves: dict[str, Line] = {}
+    for (cell_panel, row, column), values in cells.items():
+        if cell_panel == panel and not isinstance(column, str):
+            curves.setdefault(row, []).append((column, fmean(values)))
+    return {row: sorted(line) for row, line in curves.items()}
 
 
 def ends(cells: Cells, panel: str) -> dict[str, float]:
-    """The last value of every curve of a panel."""
+    """Return the last value of every curve of a panel."""
     return {row: line[-1][1] for row, line in lines(cells, panel).items()}
 
 
 def width(values: dict[str, float]) -> float:
-    """From the smallest to the largest."""
+    """Return the difference between the largest and the smallest value."""
     return max(values.values()) - min(values.values())
 
 
 def ends_rise(cells: Cells, *, panel: str) -> Verdict:
-    """The curves of a panel end higher and higher, row by row."""
-    found = ends(cells, panel)
-    return all(a < b for a, b in pairwise(found.values())), f"{panel}: {_said(found)}"
+    """Check that each curve of a panel ends higher than the one in the row before."""
+    last = ends(cells, panel)
+    return all(a < b for a, b in pairwise(last.values())), f"{panel}: {_values(last)}"
 
 
 def ends_coincide(cells: Cells, *, panel: str, against: str, share: float) -> Verdict:
-    """The curves of a panel end within a share of the range over which those of another end."""
-    ours, theirs = ends(cells, panel), ends(cells, against)
-    text = f"{panel}: {_said(ours)}, a range of {width(ours):.3g}; {against}: a range of {width(theirs):.3g}"
-    return width(ours) < share * width(theirs), text
+    """Check that the ends of a panel's curves span less than a share of the range of another's."""
+    inner = ends(cells, panel)
+    outer = ends(cells, against)
+    text = (
+        f"{panel}: {_values(inner)}, a range of {width(inner):.3g}; "
+        f"{against}: a range of {width(outer):.3g}"
+    )
+    return width(inner) < share * width(outer), text
 
 
 def rises(cells: Cells, *, panel: str, row: str, slack: float = 0.0) -> Verdict:
-    """A curve never falls by more than `slack`, and ends above its start."""
+    """Check that a curve never falls by more than `slack` in a step, and ends above its start."""
     line = lines(cells, panel)[row]
     steady = all(b[1] >= a[1] - slack for a, b in pairwise(line)) and line[-1][1] > line[0][1]
     return steady, f"{row}: {_points(line)}"
 
 
 def falls(cells: Cells, *, panel: str, row: str, slack: float = 0.0) -> Verdict:
-    """A curve never rises by more than `slack`, and ends below its start."""
+    """Check that a curve never rises by more than `slack` in a step, and ends below its start."""
     line = lines(cells, panel)[row]
     steady = all(b[1] <= a[1] + slack for a, b in pairwise(line)) and line[-1][1] < line[0][1]
     return steady, f"{row}: {_points(line)}"
 
 
 def nears(cells: Cells, *, panel: str, row: str, limit: float, share: float) -> Verdict:
-    """The end of a curve is nearer to a limit than `share` of the distance of its start."""
+    """Check that a curve's last distance to a limit is less than `share` of its first distance."""
     line = lines(cells, panel)[row]
-    first, last = abs(limit - line[0][1]), abs(limit - line[-1][1])
-    return (
-        last < share * first,
-        f"{row} is {first:.3g} from {limit:g} at {line[0][0]:g} and {last:.3g} at {line[-1][0]:g}",
+    (first_x, first_y), (last_x, last_y) = line[0], line[-1]
+    first = abs(limit - first_y)
+    last = abs(limit - last_y)
+    text = (
+        f"{row}: distance to {limit:g} is {first:.3g} at {first_x:g} and {last:.3g} at {last_x:g}"
     )
+    return last < share * first, text
 
 
 def narrower(cells: Cells, *, panel: str, than: str, rows: str, start: float) -> Verdict:
-    """From x = `start` on, every curve of a panel named `rows`... covers a smaller range than its like in another."""
-    parts = {
-        where: {
-            row: [y for x, y in line if x >= start] for row, line in lines(cells, where).items()
-        }
-        for where in (panel, than)
-    }
-    ours, theirs = ({row: max(ys) - min(ys) for row, ys in part.items()} for part in parts.values())
-    found = {row: (ours[row], theirs[row]) for row in ours if row.startswith(rows)}
-    text = ", ".join(f"{row}: {a:.3g} {panel}, {b:.3g} {than}" for row, (a, b) in found.items())
-    return all(a < b for a, b in found.values()), text
+    """Check that the curves of a panel cover smaller ranges than those of another panel.
+
+    Rows whose names begin with `rows` are compared, each with the same row of panel `than`, from
+    x = `start` on.
+    """
+    inner = _ranges(cells, panel, start)
+    outer = _ranges(cells, than, start)
+    pairs = {row: (inner[row], outer[row]) for row in inner if row.startswith(rows)}
+    text = ", ".join(f"{row}: {a:.3g} {panel}, {b:.3g} {than}" for row, (a, b) in pairs.items())
+    return all(a < b for a, b in pairs.values()), text
 
 
 def bounded(cells: Cells, *, panel: str) -> Verdict:
-    """Every curve named "mean, ..." stays under its "bound, ..." at every x."""
-    found = lines(cells, panel)
+    """Check that every curve named "mean, ..." stays below its curve "bound, ..." at every x."""
+    curves = lines(cells, panel)
     shares = {
         row: max(
-            y / limit[1]
-            for (_, y), limit in zip(line, found[row.replace("mean", "bound")], strict=True)
+            y / bound
+            for (_, y), (_, bound) in zip(line, curves[row.replace("mean", "bound")], strict=True)
         )
-        for row, line in found.items()
+        for row, line in curves.items()
         if row.startswith("mean")
     }
     text = ", ".join(f"{row}: at most {share:.0%} of its bound" for row, share in shares.items())
@@ -98,42 +104,53 @@ def bounded(cells: Cells, *, panel: str) -> Verdict:
 
 
 def steadier(cells: Cells, *, panel: str, row: str, than: str) -> Verdict:
-    """From its best x to its smallest a curve loses less than another, and is not below it there."""
-    found = lines(cells, panel)
-    last = {name: found[name][0][1] for name in (row, than)}
-    lost = {name: max(y for _, y in found[name]) - last[name] for name in (row, than)}
+    """Check that a curve loses less than another one from its best value to its smallest x.
+
+    At the smallest x it must not be below the other curve.
+    """
+    curves = lines(cells, panel)
+    first = {name: curves[name][0][1] for name in (row, than)}
+    lost = {name: max(y for _, y in curves[name]) - first[name] for name in (row, than)}
     text = ", ".join(
-        f"{name} loses {lost[name]:.2f} and has {last[name]:.2f}" for name in (row, than)
+        f"{name} {first[name]:.2f}, {lost[name]:.2f} below its best" for name in (row, than)
     )
-    return lost[row] < lost[than] and last[row] >= last[than], f"{panel}: {text}".lstrip(": ")
+    holds = lost[row] < lost[than] and first[row] >= first[than]
+    return holds, f"{panel}: at the smallest x {text}".lstrip(": ")
 
 
 def ahead(cells: Cells, *, panel: str, row: str, than: str) -> Verdict:
-    """On the way one curve is above another, as a mean over the first half of their points."""
-    found = lines(cells, panel)
+    """Check that the mean of the first half of a curve's points is above that of another curve."""
+    curves = lines(cells, panel)
     early = {
-        name: fmean(y for _, y in found[name][: -(-len(found[name]) // 2)]) for name in (row, than)
+        name: fmean(y for _, y in curves[name][: -(-len(curves[name]) // 2)])
+        for name in (row, than)
     }
-    return early[row] > early[than], f"{panel}, first half: {_said(early)}".lstrip(", ")
+    return early[row] > early[than], f"{panel}, first half: {_values(early)}".lstrip(", ")
 
 
 def beats(cells: Cells, *, better: Place, worse: Place, by: float = 0.0) -> Verdict:
-    """One number is larger than another by more than a margin."""
+    """Check that one number exceeds another by more than the margin `by`."""
     a, b = (fmean(cells[place]) for place in (better, worse))
     return a > b + by, f"{_name(better)} {a:.2f}, {_name(worse)} {b:.2f}"
 
 
 def alike(cells: Cells, *, panel: str, within: float) -> Verdict:
-    """All numbers of a panel lie within a range."""
-    found = {_name(place): fmean(values) for place, values in cells.items() if place[0] == panel}
-    return width(found) < within, _said(found)
+    """Check that the numbers of a panel differ by less than `within`."""
+    means = {_name(place): fmean(values) for place, values in cells.items() if place[0] == panel}
+    return width(means) < within, _values(means)
+
+
+def _ranges(cells: Cells, panel: str, start: float) -> dict[str, float]:
+    """Return the range of every curve of a panel from x = `start` on."""
+    curves = {row: [y for x, y in line if x >= start] for row, line in lines(cells, panel).items()}
+    return {row: max(ys) - min(ys) for row, ys in curves.items()}
 
 
 def _name(place: Place) -> str:
     return " / ".join(str(part) for part in place if part != "")
 
 
-def _said(values: dict[str, float]) -> str:
+def _values(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 

@@ -1,4 +1,4 @@
-"""Make an item: train what is missing, evaluate, analyse, collect, and set our numbers beside the paper's."""
+"""Make an item: train missing runs, evaluate, analyse, collect the numbers and check the laws."""
 
 import json
 import os
@@ -11,26 +11,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from antipode import api
 from antipode.analysis import catalog as analyses
 from antipode.data.sources.catalog import load
+from antipode.devices import pick_device
 from antipode.evaluation import protocol
 from antipode.evaluation.precision import library
 from antipode.files import atomic_write, finite
-from antipode.reproduction import present
-from antipode.reproduction.collect import collect, key
+from antipode.reproduction import picture, present
+from antipode.reproduction.collect import collect
 from antipode.reproduction.item import Cells, Law, Measure, Place
+from antipode.reproduction.measure import measure_run
 from antipode.reproduction.plan import H200, Plan, PlannedRun, listing, make_plan
-from antipode.runs.folder import RunFolder, environment
-from antipode.runs.run import subject
-from antipode.training.loop import pick_device
+from antipode.runs.environment import environment
+from antipode.runs.run import Run, opened
+from antipode.training.pretrain import pretrain_recipe
 
-TROUBLE = (ValueError, FileNotFoundError, MemoryError)  # what one run may have without the others
+# Errors of one run after which the other runs continue.
+RUN_ERRORS = (ValueError, FileNotFoundError, MemoryError)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Numbers by place, each law with whether it holds and what was found, what could not be had, and the files."""
+    """The results of an item.
+
+    Args:
+        plan: the runs.
+        cells: the numbers by place, one per seed.
+        laws: each law, whether it holds, and a text with the numbers.
+        missing: a sentence for each number or run that could not be obtained.
+        seconds: the duration.
+        files: the written files by kind (json, png, html).
+    """
 
     plan: Plan
     cells: Cells
@@ -41,7 +52,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether all laws hold and nothing is missing."""
+        """True if all laws hold and nothing is missing."""
         return not self.missing and all(holds for _, holds, _ in self.laws)
 
 
@@ -55,47 +66,62 @@ def reproduce(
     device: str = "auto",
     quiet: bool = False,
 ) -> Outcome:
-    """A table or figure of a paper: trains what is missing in `out`/runs, evaluates, and writes JSON, PNG and HTML.
+    """Reproduce a table or figure of a paper, and write it as JSON, PNG and HTML.
 
-    Without `out` it is repro/SCALE. The same call again goes on where it was stopped. `seeds` takes the place of the
-    scale's own number of runs of each kind; `root` is the folder with data sets, ANTIPODE_DATA by default.
+    The runs that are missing in `out`/runs are trained first. The same call again resumes what was
+    stopped.
+
+    Args:
+        item: the name of a table or figure; `antipode list items` shows all names.
+        scale: smoke, small or paper.
+        out: the output folder, by default repro/SCALE.
+        seeds: the number of runs of each kind, in place of the scale's own number.
+        root: the folder with data sets, by default ANTIPODE_DATA.
+        device: auto, cpu, cuda or mps.
+        quiet: whether to print nothing.
     """
-    alone()
-    plan = make_plan(item, scale, folder(out, scale), seeds=seeds, root=root, device=device)
+    check_single_process()
+    plan = make_plan(item, scale, output_folder(out, scale), seeds=seeds, root=root, device=device)
     start = time.monotonic()
-    with data_in(root):
-        ready(plan)
+    with data_root(root):
+        check_ready(plan)
         if not quiet:
             print("\n".join(listing(plan)[:2]), file=sys.stderr)
         failed = perform(plan, device, quiet)
     cells, absent = collect(plan, failed)
-    laws, missing = tuple(judged(plan, cells)), (*failed.values(), *absent)
+    laws = tuple(check_laws(plan, cells))
+    missing = (*failed.values(), *absent)
     outcome = Outcome(plan, cells, laws, missing, time.monotonic() - start, files(plan))
     write(outcome)
     return outcome
 
 
-def planned(item: str, scale: str, out: str | Path | None, **asked: Any) -> list[str]:
-    """What an item would take: its runs, their states and commands, and the cost."""
-    return listing(make_plan(item, scale, folder(out, scale), **asked))
+def plan_item(item: str, scale: str, out: str | Path | None, **options: Any) -> list[str]:
+    """Return lines that list the runs of an item with their states and commands, and the cost."""
+    return listing(make_plan(item, scale, output_folder(out, scale), **options))
 
 
-def folder(out: str | Path | None, scale: str) -> Path:
-    """Where an item goes."""
+def output_folder(out: str | Path | None, scale: str) -> Path:
+    """Return the folder of an item's files, by default repro/SCALE."""
     return Path(out).expanduser() if out else Path("repro") / scale
 
 
-def alone() -> None:
-    """Refuse several processes: they would write the same files."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+def check_single_process() -> None:
+    """Raise ValueError if there are several processes: they would write the same files."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world > 1:
         raise ValueError(
-            "reproduce is one process: train its runs under torchrun with the commands of --plan, then call it alone"
+            f"reproduce needs a single process, but WORLD_SIZE is {world}: train the runs under "
+            "torchrun with the commands that --plan lists, then call reproduce without torchrun"
         )
 
 
 @contextmanager
-def data_in(root: str | Path | None) -> Iterator[None]:
-    """Look for data sets in a folder; recipes then name none, and runs can be moved with their data."""
+def data_root(root: str | Path | None) -> Iterator[None]:
+    """Set ANTIPODE_DATA to a folder for the duration of a call.
+
+    The recipes of the runs then name no folder, so the runs stay valid after the data is moved.
+    """
     before = os.environ.get("ANTIPODE_DATA")
     if root:
         os.environ["ANTIPODE_DATA"] = str(root)
@@ -107,21 +133,21 @@ def data_in(root: str | Path | None) -> Iterator[None]:
             os.environ |= {} if before is None else {"ANTIPODE_DATA": before}
 
 
-def ready(plan: Plan) -> None:
-    """Refuse an item that could not be finished, before anything trains: data, protocols, libraries."""
+def check_ready(plan: Plan) -> None:
+    """Raise an error before any training if data sets, protocols or libraries are missing."""
     measures = [measure for trial, _ in plan.trials for measure in trial.measures]
-    names = {job.recipe.data.name for job in plan.jobs if job.recipe is not None}
+    names = {planned.recipe.data.name for planned in plan.runs if planned.recipe is not None}
     for measure in measures:
         if measure.kind == "score":
-            names |= {place for place in (protocol.known(measure.name).data, measure.data) if place}
+            names |= {name for name in (protocol.known(measure.name).data, measure.data) if name}
         elif measure.kind == "analysis":
-            analyses.known([measure.name])
+            analyses.check_names([measure.name])
     if any(measure.name.startswith(("detect", "segment")) for measure in measures):
         library()
     pick_device(plan.device)
-    for job in plan.jobs:
-        if job.trial.recipe.startswith("torchvision:"):
-            subject(job.trial.recipe, data=job.data)  # fetches its weights
+    for planned in plan.runs:
+        if planned.trial.recipe.startswith("torchvision:"):
+            opened_network(planned).backbone()  # downloads the weights
     for name in sorted(names):
         try:
             load(name)
@@ -132,148 +158,117 @@ def ready(plan: Plan) -> None:
 
 
 def perform(plan: Plan, device: str, quiet: bool) -> dict[Path, str]:
-    """Train and measure every job; returns the folders of those that failed, with a sentence each."""
-    wanted: dict[Path, list[Measure]] = {}
-    for trial, jobs in plan.trials:
-        for job in jobs:
-            wanted.setdefault(job.folder, []).extend(trial.measures)
-    failed, clock = dict[Path, str](), Clock(plan)
-    for number, job in enumerate(plan.jobs, 1):
+    """Train and measure every run. Return the folders of runs that failed, with a sentence each."""
+    measures: dict[Path, list[Measure]] = {}
+    for trial, runs in plan.trials:
+        for planned in runs:
+            measures.setdefault(planned.folder, []).extend(trial.measures)
+    failed: dict[Path, str] = {}
+    clock = Clock(plan)
+    for number, planned in enumerate(plan.runs, 1):
         if not quiet:
-            print(f"{number} of {len(plan.jobs)}, {clock.left(job)}: {job.label}", file=sys.stderr)
+            progress = f"{number} of {len(plan.runs)}, {clock.left(planned)}"
+            print(f"{progress}: {planned.label}", file=sys.stderr)
         try:
-            with clock.timing(job):
-                train(job, quiet=quiet or plan.scale == "smoke")
-            measure(plan, job, wanted[job.folder], device)
-        except TROUBLE as error:
-            failed[job.folder] = f"{job.label}: {error}"
+            with clock.timing(planned):
+                run = train(planned, quiet=quiet or plan.scale == "smoke")
+            measure_run(plan, planned, run, measures[planned.folder], device)
+        except RUN_ERRORS as error:
+            failed[planned.folder] = f"{planned.label}: {error}"
     return failed
 
 
 class Clock:
-    """How long the rest will take: by the speed so far, or at first by what is known of an H200."""
+    """Estimate the training time that is left.
+
+    The estimate uses the speed of the runs so far. Before the first run has ended it uses the known
+    speed of an H200.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.waiting = {job.folder: job.work for job in plan.missing}
-        self.seconds, self.operations = 0.0, 0.0
+        self.waiting = {planned.folder: planned.work for planned in plan.missing}
+        self.seconds = 0.0
+        self.operations = 0.0
 
     @contextmanager
-    def timing(self, job: PlannedRun) -> Iterator[None]:
-        """Time one job's training."""
-        todo, start = self.waiting.get(job.folder, 0.0), time.monotonic()
+    def timing(self, planned: PlannedRun) -> Iterator[None]:
+        """Measure how long the training of one run takes."""
+        operations = self.waiting.get(planned.folder, 0.0)
+        start = time.monotonic()
         yield
-        if todo:
-            self.seconds, self.operations = (
-                self.seconds + time.monotonic() - start,
-                self.operations + todo,
-            )
+        if operations:
+            self.seconds += time.monotonic() - start
+            self.operations += operations
 
-    def left(self, job: PlannedRun) -> str:
-        """The time that training will still take, as it starts with a job."""
-        place = self.plan.jobs.index(job)
-        todo = sum(self.waiting.get(later.folder, 0.0) for later in self.plan.jobs[place:])
-        if not todo:
+    def left(self, planned: PlannedRun) -> str:
+        """Return the training time that is left when a run starts, as a text."""
+        index = self.plan.runs.index(planned)
+        operations = sum(self.waiting.get(later.folder, 0.0) for later in self.plan.runs[index:])
+        if not operations:
             return "nothing left to train"
-        speed = self.operations / self.seconds if self.seconds else H200
-        if not self.seconds and self.plan.scale == "smoke":
+        if self.seconds:
+            return f"{present.duration(operations * self.seconds / self.operations)} left"
+        if self.plan.scale == "smoke":
             return "about a minute left"
-        return f"{'' if self.seconds else 'on an H200 '}{present.duration(todo / speed)} left"
+        return f"{present.duration(operations / H200)} left on an H200"
 
 
-def train(job: PlannedRun, quiet: bool) -> None:
-    """Train a job to its end, or go on with it; nothing where it is finished or has nothing to train."""
-    if job.done or job.recipe is None:
-        return
-    api.pretrain(
-        job.trial.recipe, overrides=job.overrides, seed=job.seed, out=job.folder, quiet=quiet
-    )
+def train(planned: PlannedRun, quiet: bool) -> Run:
+    """Train a run to its end, resuming it if it was started, and return it.
+
+    Nothing is trained if the run is finished, or if it is a network that is not trained.
+    """
+    if planned.recipe is None:
+        return opened_network(planned)
+    if planned.done:
+        return Run(planned.folder)
+    return pretrain_recipe(planned.recipe, planned.folder, quiet=quiet)
 
 
-def measure(plan: Plan, job: PlannedRun, measures: Iterable[Measure], device: str) -> None:
-    """Evaluate and analyse a finished job, as far as its files do not hold the results."""
-    filed = RunFolder(job.folder).read_json("scores.json")
-    if job.recipe is not None:  # a score by another seed's classifier is not the item's
-        filed = {
-            name: one
-            for name, one in filed.items()
-            if not isinstance(one, dict) or one.get("seed") == job.seed
-        }
-    scores = [one for one in measures if one.kind == "score" and key(job, one) not in filed]
-    for data in dict.fromkeys(one.data for one in scores):
-        names = list(dict.fromkeys(one.name for one in scores if one.data == data))
-        if job.recipe is None:
-            place = data or job.data
-            api.evaluate(
-                job.trial.recipe, names, data=place, out=job.folder, seed=job.seed, device=device
-            )
-        else:
-            api.evaluate(job.folder, names, data=data, device=device)
-    on = "cuda" if pick_device(device).type == "cuda" else "cpu"
-    known = {
-        name
-        for name, one in RunFolder(job.folder).read_json("analysis.json").items()
-        if as_the_item(one, on)
-    }
-    names = list(
-        dict.fromkeys(
-            one.name for one in measures if one.kind == "analysis" and one.name not in known
-        )
-    )
-    if names:
-        api.analyse([job.folder], names, device=device)
-    slim = {one.name for one in measures if one.kind == "scenes" and one.name not in filed}
-    for name in slim:
-        from antipode.reproduction import scenes  # noqa: PLC0415  (torchvision's detectors)
-
-        network = job.trial.recipe if job.recipe is None else str(job.folder)
-        where = {"out": job.folder, "scenes": plan.out / "data"}
-        scenes.judge(network, name, data=job.data, seed=job.seed, device=device, **where)
+def opened_network(planned: PlannedRun) -> Run:
+    """Return a network that is not trained, with the run folder for its scores."""
+    return opened(planned.trial.recipe, data=planned.data, out=planned.folder, seed=planned.seed)
 
 
-def as_the_item(one: Any, device: str) -> bool:
-    """Whether an analysis was made as an item makes it: by seed 0, on all images that it takes on such a device."""
-    settings = one.get("settings") if isinstance(one, dict) else None
-    if not isinstance(settings, dict):
-        return False
-    whole_set = settings.get("device", device) == device and "at most" not in settings
-    return whole_set and settings.get("seed", 0) == 0
-
-
-def judged(plan: Plan, cells: Cells) -> Iterator[tuple[Law, bool, str]]:
-    """Every law of the scale, whether it holds and what was found."""
-    for law in plan.item.asked(plan.scale):
+def check_laws(plan: Plan, cells: Cells) -> Iterator[tuple[Law, bool, str]]:
+    """Yield every law of the scale, whether it holds, and a text with the numbers."""
+    for law in plan.item.laws_at(plan.scale):
         try:
             yield law, *law.check(cells)
         except (KeyError, IndexError, ValueError) as error:
-            yield law, False, f"it cannot be judged, since numbers are missing ({error})"
+            yield law, False, f"cannot be checked, numbers are missing ({error})"
 
 
 def files(plan: Plan) -> dict[str, Path]:
-    """What is written."""
+    """Return the paths of the files of an item by kind."""
     return {kind: plan.out / f"{plan.name}.{kind}" for kind in ("json", "png", "html")}
 
 
 def write(outcome: Outcome) -> None:
-    """The JSON, the picture where matplotlib is there, and the page with the picture in it."""
-    paths, content = outcome.files, record(outcome)
+    """Write the JSON file, the picture, and the page that contains the picture.
+
+    Without matplotlib there is no picture, and its path is removed from the files of the outcome.
+    """
+    plan = outcome.plan
+    paths = outcome.files
+    content = record(outcome)
     with atomic_write(paths["json"]) as file:
         file.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
-    picture = present.picture(
-        outcome.plan.item, outcome.cells, outcome.plan.name, outcome.plan.scale
-    )
-    if picture is None:
+    png = picture.draw(plan.item, outcome.cells, plan.name, plan.scale)
+    if png is None:
         del paths["png"]
     else:
         with atomic_write(paths["png"]) as file:
-            file.write(picture)
+            file.write(png)
     with atomic_write(paths["html"]) as file:
-        file.write(present.page(content, picture).encode())
+        file.write(present.page(content, png).encode())
 
 
 def record(outcome: Outcome) -> dict[str, Any]:
-    """Everything that came out, as JSON has it."""
-    plan, item = outcome.plan, outcome.plan.item
+    """Return all results of an item as the content of its JSON file."""
+    plan = outcome.plan
+    item = plan.item
     places: Iterable[Place] = dict.fromkeys([*item.paper, *outcome.cells])
     cell = partial(present.cell, item, outcome.cells)
     return {
@@ -290,7 +285,7 @@ def record(outcome: Outcome) -> dict[str, Any]:
             {"law": law.text, "holds": holds, "found": text} for law, holds, text in outcome.laws
         ],
         "missing": list(outcome.missing),
-        "runs": [{"folder": str(job.folder), "label": job.label} for job in plan.jobs],
+        "runs": [{"folder": str(planned.folder), "label": planned.label} for planned in plan.runs],
         "seconds": outcome.seconds,
         "environment": environment(pick_device(plan.device).type),
     }

@@ -1,4 +1,4 @@
-"""Which runs an item needs, which of them are there, and what the others will cost."""
+"""Plan the runs of an item: which runs it needs, which are finished, and what the others cost."""
 
 import hashlib
 import json
@@ -11,54 +11,73 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from antipode.names import unknown
 from antipode.nets.backbone import Stem, backbone
-from antipode.recipe.datasets import known
-from antipode.recipe.derived import sketch
-from antipode.recipe.parsing import nearest
-from antipode.recipe.resolve import Recipe, resolve
-from antipode.reproduction.catalog import ITEMS
+from antipode.papers import sketch
+from antipode.recipe.datasets import dataset_defaults
+from antipode.recipe.recipe import Recipe
+from antipode.recipe.resolve import resolve
+from antipode.reproduction import catalog
 from antipode.reproduction.item import SCALES, Item, Scale, Trial
 
-# what decides no weight and no record: two recipes that differ in nothing else are one run
-APART = (
+# Keys that change neither the weights nor the records of a run. Recipes that differ only in these
+# share one run.
+NOT_IN_DIGEST = (
     *("data.root", "data.download", "data.workers", "train.device", "train.on_collapse"),
     *("monitor.wandb", "monitor.tensorboard"),
 )
-RESNET50 = (
-    8.17e9  # operations of a forward pass at 224 px, two for each multiplication, counted as below
-)
-# MoCo's README: 53 h on 8 V100 for 200 epochs of MoCo v2; a step is a forward and backward pass (3) and the key's (1)
+# Recipe keys added after commit dc86232, by dotted key, with the default that has the effect of the
+# earlier versions. The digest leaves out such a key while it has this default, so that runs trained
+# before the key existed are still found.
+NEW_KEYS: dict[str, Any] = {}
+
+# Floating-point operations of a forward pass of ResNet-50 at 224 pixels, as `forward` counts them:
+# a multiplication with its addition is two operations.
+RESNET50 = 8.17e9
+# Operations per second of a V100. MoCo's README states 53 hours on 8 V100 for 200 epochs of
+# MoCo v2. A step is a forward and backward pass of the query (3 passes) and a forward pass of the
+# key (1 pass).
 V100 = 1_281_167 * 200 * 4 * RESNET50 / (53 * 8 * 3600)
-# benchmarks/RESULTS.md: 37,025 images/s of cifar10.simclr, two views of 1.11e9 operations, forward and backward
+# Operations per second of an H200. benchmarks/RESULTS.md has 37,025 images per second for SimCLR on
+# CIFAR-10, with a forward and backward pass of two views of 1.11e9 operations.
 H200 = 37_025 * 2 * 3 * 1.11e9
-DETECTION = (
-    90_000 * 16 * 3 * RESNET50 * (800 * 1216) / 224**2
-)  # MoCo's 1x schedule, the backbone alone
-PASSES = 100  # over the labelled images, for a linear protocol
+# Operations of the backbone of a detector in MoCo's 1x schedule (90,000 steps of 16 images).
+DETECTION = 90_000 * 16 * 3 * RESNET50 * (800 * 1216) / 224**2
+PASSES = 100  # over the labelled images, in a linear protocol
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run; `recipe` is None for a network that is not trained. work: floating-point operations of its training."""
+    """One run of a plan.
+
+    Args:
+        trial: the first trial that needs the run.
+        seed: the seed of the run.
+        folder: the run folder.
+        recipe: the recipe, or None for a network that is not trained.
+        overrides: the overrides of the trial, and the device.
+        root: the folder with data sets, or None for the one in ANTIPODE_DATA.
+        work: floating-point operations of the training.
+    """
 
     trial: Trial
     seed: int
     folder: Path
     recipe: Recipe | None
-    overrides: dict[str, Any]  # the trial's, and the device
-    root: str | None = None  # the folder with data sets, where it is not that of ANTIPODE_DATA
+    overrides: dict[str, Any]
+    root: str | None = None
     work: float = 0.0
 
     @property
     def data(self) -> str:
-        """The data set it is trained on, or would be."""
-        return (
-            str(self.trial.overrides["data.name"]) if self.recipe is None else self.recipe.data.name
-        )
+        """The data set of the run. An untrained network takes its size and stem from it."""
+        if self.recipe is None:
+            return str(self.trial.overrides["data.name"])
+        return self.recipe.data.name
 
     @property
     def label(self) -> str:
-        """Recipe, what differs from it, and seed."""
+        """The name of the recipe, the overrides and the seed."""
         changes = [
             f"{key.removeprefix('method.')}={value}" for key, value in self.trial.overrides.items()
         ]
@@ -66,54 +85,49 @@ class PlannedRun:
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to train."""
+        """True if there is nothing left to train."""
         return self.recipe is None or (self.folder / "backbone.safetensors").exists()
 
     @property
     def state(self) -> str:
-        """In a word or two, for people."""
+        """The state for display: "not trained" (by design), "finished", "started" or "to train"."""
         if self.recipe is None:
             return "not trained"
-        begun = any((self.folder / "checkpoints").glob("*.pt"))
-        return "finished" if self.done else "begun" if begun else "to train"
+        if self.done:
+            return "finished"
+        started = any((self.folder / "checkpoints").glob("*.pt"))
+        return "started" if started else "to train"
 
     @property
     def command(self) -> str:
-        """What trains it by itself, for instance under torchrun."""
+        """The command that trains this run alone, for instance under torchrun."""
         values = {**self.trial.overrides, **({"data.root": self.root} if self.root else {})}
-        changes = [f"{key}={json.dumps(value)}" for key, value in values.items()]
-        words = [
-            "antipode",
-            "pretrain",
-            self.trial.recipe,
-            *(word for one in changes for word in ("--set", one)),
-        ]
+        words = ["antipode", "pretrain", self.trial.recipe]
+        for key, value in values.items():
+            words += ["--set", f"{key}={json.dumps(value)}"]
         return shlex.join([*words, "--seed", str(self.seed), "--out", str(self.folder)])
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs of an item at a scale, and for each trial the jobs of its seeds; two trials may share a job."""
+    """All runs of an item at a scale.
+
+    `trials` holds each trial with its runs, one per seed. Two trials with the same recipe share a
+    run, which is listed once in `runs`.
+    """
 
     name: str
     item: Item
     scale: Scale
     out: Path
     device: str
-    jobs: tuple[PlannedRun, ...]
+    runs: tuple[PlannedRun, ...]
     trials: tuple[tuple[Trial, tuple[PlannedRun, ...]], ...]
 
     @property
     def missing(self) -> tuple[PlannedRun, ...]:
-        """What is still to be trained."""
-        return tuple(job for job in self.jobs if not job.done)
-
-
-def find(name: str) -> Item:
-    """The item of a name; a name that is none is refused with the nearest."""
-    if name not in ITEMS:
-        raise ValueError(f"there is no item {name!r}{nearest(name, ITEMS)}")
-    return ITEMS[name]
+        """The runs that are still to be trained."""
+        return tuple(planned for planned in self.runs if not planned.done)
 
 
 def make_plan(
@@ -125,30 +139,34 @@ def make_plan(
     root: str | Path | None = None,
     device: str = "auto",
 ) -> Plan:
-    """The runs of an item; `seeds` takes the place of the scale's own number of them."""
-    item = find(name)
+    """Return the plan of an item. `seeds` replaces the scale's own number of seeds.
+
+    Raises ValueError for an unknown item or scale, and for fewer than one seed.
+    """
+    item = catalog.item(name)
     if scale not in SCALES:
-        raise ValueError(f"there is no scale {scale!r}{nearest(scale, SCALES)}")
+        raise unknown("scale", scale, SCALES)
     if seeds is not None and seeds < 1:
-        raise ValueError(f"a run needs at least one seed, got {seeds}")
+        raise ValueError(f"an item needs at least one seed, got {seeds}")
     grid = item.grids[scale]
-    place = str(root) if root else None
-    jobs: dict[Path, PlannedRun] = {}
+    data_root = str(root) if root else None
+    runs: dict[Path, PlannedRun] = {}
     trials = []
     for trial in grid.trials:
-        own = [_job(trial, seed, out, device, place) for seed in range(seeds or grid.seeds)]
-        for job in own:
-            jobs.setdefault(job.folder, job)
-        trials.append((trial, tuple(jobs[job.folder] for job in own)))
-    return Plan(name, item, scale, out, device, tuple(jobs.values()), tuple(trials))
+        of_trial = [
+            _planned(trial, seed, out, device, data_root) for seed in range(seeds or grid.seeds)
+        ]
+        for planned in of_trial:
+            runs.setdefault(planned.folder, planned)
+        trials.append((trial, tuple(runs[planned.folder] for planned in of_trial)))
+    return Plan(name, item, scale, out, device, tuple(runs.values()), tuple(trials))
 
 
-def _job(trial: Trial, seed: int, out: Path, device: str, root: str | None) -> PlannedRun:
+def _planned(trial: Trial, seed: int, out: Path, device: str, root: str | None) -> PlannedRun:
+    """Return the run of a trial with one seed."""
     if ":" in trial.recipe:
-        folder = (
-            out / "runs" / f"{trial.recipe.replace(':', '-')}-{trial.overrides['data.name']}-{seed}"
-        )
-        return PlannedRun(trial, seed, folder, None, {}, root)
+        name = f"{trial.recipe.replace(':', '-')}-{trial.overrides['data.name']}-{seed}"
+        return PlannedRun(trial, seed, out / "runs" / name, None, {}, root)
     overrides = {**trial.overrides, "train.device": device}
     recipe = resolve(trial.recipe, overrides=overrides, flags={"train.seed": seed})
     name = f"{recipe.data.name.partition(':')[0]}.{recipe.method.name}-{digest(recipe)}"
@@ -156,71 +174,104 @@ def _job(trial: Trial, seed: int, out: Path, device: str, root: str | None) -> P
 
 
 def digest(recipe: Recipe) -> str:
-    """A short name for all values that decide what a run is."""
-    values = {key: value for key, value in recipe.leaves().items() if key not in APART}
+    """Return a short hash of all values that decide the result of a run.
+
+    A key of `NEW_KEYS` is left out while it has its default.
+    """
+    values = {
+        key: value
+        for key, value in recipe.leaves().items()
+        if key not in NOT_IN_DIGEST and not (key in NEW_KEYS and value == NEW_KEYS[key])
+    }
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=5).hexdigest()
 
 
 def work(recipe: Recipe) -> float:
-    """Floating-point operations of a training; all views are counted at full size, heads and losses not at all."""
+    """Return the floating-point operations of a training.
+
+    All views count with their full size. Heads and losses are not counted.
+    """
     learner = sketch(recipe.method.name, recipe.method.arguments)
     passes = 3 * len(learner.seen) + (0 if learner.twin.own else len(learner.key_views))
-    images = (known(recipe.data.name).images or 0) * recipe.train.epochs
+    images = (dataset_defaults(recipe.data.name).images or 0) * recipe.train.epochs
     return images * passes * forward(recipe.backbone.name, recipe.backbone.stem, recipe.views.size)
 
 
 @cache
 def forward(name: str, stem: Stem | None, size: int) -> float:
-    """Operations of one image's way through a backbone, counted on torch's meta device."""
+    """Return the operations of a backbone's forward pass of one image of `size` x `size` pixels.
+
+    They are counted on torch's meta device.
+    """
     with torch.device("meta"):
-        net, image = backbone(name, stem=stem).eval(), torch.empty(1, 3, size, size)
+        net = backbone(name, stem=stem).eval()
+        image = torch.empty(1, 3, size, size)
     with FlopCounterMode(display=False) as counter:
         net(image)
     return float(counter.get_total_flops())
 
 
 def judging(plan: Plan) -> float:
-    """Operations of the evaluations, as far as they count beside a training."""
+    """Return the operations of the linear protocols and detectors of a plan.
+
+    All other evaluations are negligible next to the training.
+    """
     total = 0.0
-    for trial, jobs in plan.trials:
-        for recipe in (job.recipe for job in jobs):
-            names = {measure.name for measure in trial.measures if measure.kind == "score"}
-            if recipe is not None and any(
-                name.startswith("linear") and name != "linear-fast" for name in names
-            ):
+    for trial, runs in plan.trials:
+        names = {measure.name for measure in trial.measures if measure.kind == "score"}
+        linear = any(name.startswith("linear") and name != "linear-fast" for name in names)
+        detectors = sum(name.startswith(("detect", "segment")) for name in names)
+        for recipe in (planned.recipe for planned in runs):
+            if recipe is not None and linear:
                 size = forward(recipe.backbone.name, recipe.backbone.stem, recipe.views.size)
-                total += PASSES * (known(recipe.data.name).images or 0) * size
-            total += DETECTION * sum(name.startswith(("detect", "segment")) for name in names)
+                total += PASSES * (dataset_defaults(recipe.data.name).images or 0) * size
+            total += DETECTION * detectors
     return total
 
 
 def cost(plan: Plan) -> str:
-    """What is left to train, in time of a GPU, and what that rests on."""
+    """Return a text on what is left to train, how long that takes, and what the estimate uses."""
     if not plan.missing:
-        return f"0 of {len(plan.jobs)} runs to train: all are there"
-    operations = sum(job.work for job in plan.missing)
-    counted = f"{len(plan.missing)} of {len(plan.jobs)} runs to train, {operations:.2g} floating-point operations"
-    measured = f"the {H200 / 1e12:.0f} TFLOP/s of cifar10.simclr (benchmarks/RESULTS.md)"
+        return f"0 of {len(plan.runs)} runs to train: all are finished"
+    operations = sum(planned.work for planned in plan.missing)
+    to_train = (
+        f"{len(plan.missing)} of {len(plan.runs)} runs to train, "
+        f"{operations:.2g} floating-point operations"
+    )
+    speed = (
+        f"{H200 / 1e12:.0f} TFLOP/s, the measured speed of SimCLR on CIFAR-10 "
+        "(benchmarks/RESULTS.md)"
+    )
     if plan.scale == "smoke":
-        return f"{counted}: about a minute on two CPU cores"
+        return f"{to_train}: about a minute on two idle CPU cores"
     if plan.scale == "small":
-        return f"{counted}: {operations / H200 / 60:,.0f} minutes of one H200 at {measured}; small batches take longer"
-    judged = judging(plan)
-    hours = {speed: (operations + judged) / speed / 3600 for speed in (V100, H200)}
+        return (
+            f"{to_train}: about {operations / H200 / 60:,.0f} minutes on one H200 at {speed}; "
+            "small batches take longer"
+        )
+    evaluating = judging(plan)
+    hours = {gpu: (operations + evaluating) / gpu / 3600 for gpu in (V100, H200)}
     return (
-        f"{counted}, {judged:.2g} for linear protocols ({PASSES} passes) and detectors (their backbones): "
-        f"{hours[V100]:,.0f} GPU-hours of a V100 at the {V100 / 1e12:.1f} TFLOP/s it had in MoCo's release (53 h on 8 "
-        f"of them for 200 epochs of MoCo v2); {hours[H200]:,.0f} of an H200 if 224 px kept {measured}"
+        f"{to_train}, and {evaluating:.2g} for linear protocols ({PASSES} passes) and for the "
+        f"backbones of detectors: about {hours[V100]:,.0f} GPU-hours of a V100 at "
+        f"{V100 / 1e12:.1f} TFLOP/s, the speed of MoCo's release (53 h on 8 V100 for 200 epochs of "
+        f"MoCo v2), or {hours[H200]:,.0f} GPU-hours of an H200 at {speed}, if images of 224 pixels "
+        "reach it"
     )
 
 
 def listing(plan: Plan) -> list[str]:
-    """The plan for people: what it is, the cost, then every run with its state and the command that trains it alone."""
+    """Return the lines that describe a plan.
+
+    The first line names the item, and the second states the cost. Every run follows, with its state
+    and the command that trains it alone.
+    """
     return [
         f"{plan.name} at scale {plan.scale}: {plan.item.grids[plan.scale].note}",
         cost(plan),
         *(
-            f"{job.state:11}  {job.trial.recipe if job.recipe is None else job.command}"
-            for job in plan.jobs
+            f"{planned.state:11}  "
+            f"{planned.trial.recipe if planned.recipe is None else planned.command}"
+            for planned in plan.runs
         ),
     ]

@@ -1,4 +1,4 @@
-"""A stand-in for COCO at the smaller scales: drawn scenes in its layout, and slim detectors on them."""
+"""Replace COCO at the smaller scales by drawn scenes in its layout, with slim detectors."""
 
 import json
 from dataclasses import replace
@@ -10,17 +10,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from antipode import api, rng
+from antipode import rng
 from antipode.data.sources.catalog import load
 from antipode.data.sources.shapes import KINDS
+from antipode.devices import pick_device
 from antipode.evaluation import detect
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Task
 from antipode.files import atomic_write
-from antipode.runs.run import subject
-from antipode.training.loop import pick_device
+from antipode.runs.run import Run
 
-SIDE = 96
+SIDE = 96  # height and width of a scene in pixels
 SMOKE = detect.Settings(
     detector="fpn",
     iterations=20,
@@ -48,7 +48,7 @@ SMALL = replace(
     width=128,
     rois=128,
 )
-# by the names that items have for them: the settings, and how many images to train on and to judge
+# By name: the settings of a detector, the number of training images and the number of test images.
 SLIM: dict[str, tuple[detect.Settings, int, int]] = {
     "detect-smoke": (SMOKE, 80, 16),
     "segment-smoke": (replace(SMOKE, detector="mask-fpn"), 80, 16),
@@ -58,76 +58,90 @@ SLIM: dict[str, tuple[detect.Settings, int, int]] = {
 
 
 def draw(folder: Path, train: int, test: int) -> Path:
-    """Scenes in images/ beside instances_train.json and instances_val.json, which are written last; made once."""
+    """Draw scenes in COCO's layout, and return their folder. Existing scenes are kept.
+
+    The images are in coco/images. The annotations are in coco/instances_train.json and
+    coco/instances_val.json, which are written after the images.
+    """
     home = folder / f"scenes-{train}-{test}"
     for part, count in (("train", train), ("val", test)):
         file = home / "coco" / f"instances_{part}.json"
         if not file.exists():
-            content = json.dumps(_notes(home / "coco" / "images", part, count))
+            content = json.dumps(_draw_split(home / "coco" / "images", part, count))
             with atomic_write(file) as handle:
                 handle.write(content.encode())
     return home
 
 
-def _notes(folder: Path, part: str, count: int) -> dict[str, Any]:
-    """Draw the images of a part and return its annotations."""
+def _draw_split(folder: Path, part: str, count: int) -> dict[str, Any]:
+    """Draw the images of a split, and return its annotations."""
     folder.mkdir(parents=True, exist_ok=True)
-    images, objects = [], list[dict[str, Any]]()
+    images = []
+    annotations: list[dict[str, Any]] = []
     for number in range(count):
-        picture, things = scene(rng.key(0, "scene", part, number))
+        picture, objects = scene(rng.key(0, "scene", part, number))
         name = f"{part}-{number:05}.png"
         Image.fromarray(picture.permute(1, 2, 0).numpy()).save(folder / name)
         images.append({"id": number, "file_name": name, "height": SIDE, "width": SIDE})
-        objects += [
-            {"id": len(objects) + place + 1, "image_id": number, **thing}
-            for place, thing in enumerate(things)
+        first = len(annotations) + 1
+        annotations += [
+            {"id": first + index, "image_id": number, **annotation}
+            for index, annotation in enumerate(objects)
         ]
-    categories = [{"id": place + 1, "name": name} for place, name in enumerate(KINDS)]
-    return {"images": images, "annotations": objects, "categories": categories}
+    categories = [{"id": index + 1, "name": name} for index, name in enumerate(KINDS)]
+    return {"images": images, "annotations": annotations, "categories": categories}
 
 
 def scene(key: Tensor) -> tuple[Tensor, list[dict[str, Any]]]:
-    """An image (3,SIDE,SIDE) uint8 with one to three shapes in quarters of their own, and their annotations."""
-    chance = rng.uniform(key, 64).tolist()
-    ground = torch.tensor(chance[:3])[:, None, None]
-    slope = torch.linspace(-0.2, 0.2, SIDE)[None, None] * (2 * chance[3] - 1)
+    """Return an image (3,SIDE,SIDE) uint8 of one to three shapes, and their annotations.
+
+    Each shape is in a different quarter of the image.
+    """
+    draws = rng.uniform(key, 64).tolist()
+    ground = torch.tensor(draws[:3])[:, None, None]
+    slope = torch.linspace(-0.2, 0.2, SIDE)[None, None] * (2 * draws[3] - 1)
     noise = 0.05 * (rng.uniform(rng.fold(key, 1), 3 * SIDE * SIDE).reshape(3, SIDE, SIDE) - 0.5)
-    picture, things = ground + slope + noise, []
-    places = rng.permutation(rng.fold(key, 2), 4)[: 1 + int(3 * chance[4])].tolist()
-    for place in places:
-        own = chance[8 + 12 * place : 20 + 12 * place]
-        names = list(KINDS)
-        kind = int(own[0] * len(names))
-        inside = _shape(names[kind], place, own)
-        # each channel .3 to .7 away from the ground's: never invisible, never a colour of its own
-        colour = torch.remainder(ground + 0.3 + 0.4 * torch.tensor(own[5:8])[:, None, None], 1)
-        picture = torch.where(inside, colour, picture)
-        things.append(_annotation(inside, kind + 1))
-    return (picture * 255).round().clamp(0, 255).to(torch.uint8), things
+    picture = ground + slope + noise
+    objects = []
+    names = list(KINDS)
+    quarters = rng.permutation(rng.fold(key, 2), 4)[: 1 + int(3 * draws[4])].tolist()
+    for quarter in quarters:
+        shape_draws = draws[8 + 12 * quarter : 20 + 12 * quarter]
+        kind = int(shape_draws[0] * len(names))
+        inside = _shape(names[kind], quarter, shape_draws)
+        # Each channel differs from the background by .3 to .7 (modulo 1), so that a shape is always
+        # visible and its colour does not tell its kind.
+        shift = 0.4 * torch.tensor(shape_draws[5:8])[:, None, None]
+        picture = torch.where(inside, torch.remainder(ground + 0.3 + shift, 1), picture)
+        objects.append(_annotation(inside, kind + 1))
+    return (picture * 255).round().clamp(0, 255).to(torch.uint8), objects
 
 
-def _shape(name: str, place: int, own: list[float]) -> Tensor:
-    """Where a shape is (SIDE,SIDE), in quarter `place` of the image."""
+def _shape(name: str, quarter: int, draws: list[float]) -> Tensor:
+    """Return the mask (SIDE,SIDE) of a shape in a quarter of the image."""
     half = SIDE / 2
-    radius = half * (0.25 + 0.12 * own[1])
-    room = half - 2.2 * radius  # the widest shape reaches 1.1 radii
+    radius = half * (0.25 + 0.12 * draws[1])
+    room = half - 2.2 * radius  # the widest shape extends to 1.1 radii
     grid = torch.arange(SIDE) + 0.5
-    x = (grid[None] - half * (place % 2) - 1.1 * radius - own[2] * room) / radius
-    y = (grid[:, None] - half * (place // 2) - 1.1 * radius - own[3] * room) / radius
-    turn = torch.tensor(2 * torch.pi * own[4])
+    x = (grid[None] - half * (quarter % 2) - 1.1 * radius - draws[2] * room) / radius
+    y = (grid[:, None] - half * (quarter // 2) - 1.1 * radius - draws[3] * room) / radius
+    turn = torch.tensor(2 * torch.pi * draws[4])
     x, y = turn.cos() * x + turn.sin() * y, turn.cos() * y - turn.sin() * x
     return KINDS[name](x, y) < 0
 
 
 def _annotation(inside: Tensor, category: int) -> dict[str, Any]:
-    """Box, area and run lengths down columns of a mask (H,W), as COCO writes them."""
-    rows, columns = inside.any(1).nonzero().flatten(), inside.any(0).nonzero().flatten()
+    """Return the annotation of a mask (H,W) in COCO's format.
+
+    The mask is stored as run lengths down its columns.
+    """
+    rows = inside.any(1).nonzero().flatten()
+    columns = inside.any(0).nonzero().flatten()
     left, top = int(columns[0]), int(rows[0])
     box = [left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1]
     runs = [(value, len(list(run))) for value, run in groupby(inside.T.flatten().tolist())]
-    counts = [0] * int(runs[0][0]) + [
-        length for _, length in runs
-    ]  # the first run is of what is outside
+    # the first run counts pixels outside of the mask, and may be empty
+    counts = [0] * int(runs[0][0]) + [length for _, length in runs]
     outline = {"counts": counts, "size": list(inside.shape)}
     return {
         "category_id": category,
@@ -138,25 +152,40 @@ def _annotation(inside: Tensor, category: int) -> dict[str, Any]:
     }
 
 
-def judge(
-    network: str, name: str, *, data: str, out: Path, scenes: Path, seed: int, device: str
-) -> Score:
-    """A slim detector of `SLIM` around the backbone of a run, or around an untrained one whose folder is `out`.
+def score_detector(run: Run, name: str, *, scenes: Path, device: str) -> Score:
+    """Train a slim detector of `SLIM` on the backbone of a run, and return its score.
 
-    The score goes into its scores.json under the detector's name. `data` is what the network was trained on: the mean
-    and deviation of the pixels are those that it has seen.
+    The score is added to the scores.json of the run under the name of the detector. The scenes are
+    drawn in the folder `scenes` if they do not exist. Pixels are normalised with the mean and
+    standard deviation of the data set that the network was trained on.
     """
     settings, train, test = SLIM[name]
     home = draw(scenes, train, test)
-    found = subject(network, data=data, out=out, seed=seed)  # a run has its own of all three
-    where, own = pick_device(device), load(data)
-    splits = replace(load("coco", home), mean=own.mean, std=own.std)
-    eval_view = api.eye(found.recipe, splits).to(where)
-    task = Task(found.backbone.to(where), splits, SIDE, eval_view, where, seed, root=str(home))
-    value, unit, used, n, more, split, epoch = detect.run(task, settings)
-    score = Score(
-        value, unit, name, used, "scenes", split=split, n=n, seed=seed, epoch=epoch, more=more
+    where = pick_device(device)
+    trained_on = load(run.data_name)
+    splits = replace(load("coco", home), mean=trained_on.mean, std=trained_on.std)
+    task = Task(
+        run.frozen_backbone.to(where),
+        splits,
+        SIDE,
+        run.eval_view(splits).to(where),
+        where,
+        run.seed,
+        root=str(home),
     )
-    found.folder.path.mkdir(parents=True, exist_ok=True)
-    found.folder.add_json("scores.json", {name: score.json()})
+    result = detect.run(task, settings)
+    score = Score(
+        result.value,
+        result.unit,
+        name,
+        result.settings,
+        "scenes",
+        split=result.split,
+        n=result.n,
+        seed=run.seed,
+        epoch=result.epoch,
+        more=result.more,
+    )
+    run.folder.path.mkdir(parents=True, exist_ok=True)
+    run.folder.add_json("scores.json", {name: score.json()})
     return score

@@ -1,4 +1,7 @@
-"""Features on the disk: .npz, or .parquet with one row per image. N images, D features, K classes."""
+"""Features of a data set as a file: .npz, or .parquet with one row per image.
+
+Shapes: N images, D features, K classes.
+"""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -6,26 +9,65 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from antipode.data.sources.catalog import Given
 from antipode.data.sources.source import Decoded, Source
+from antipode.devices import pick_device
+from antipode.evaluation.features import extract
 from antipode.files import atomic_write
+from antipode.runs.run import Run
 from antipode.types import Features
 
 SUFFIXES = (".npz", ".parquet")
 
 
+def embed(run: Run, data: Given, out: Path | None = None) -> Features:
+    """Return the features of a data set, and write them to `out` if it is given."""
+    if out is not None:
+        check(out)
+    device = pick_device("auto")
+    net = run.frozen_backbone.to(device)
+    splits = run.splits(data)
+    eval_view = run.eval_view(splits).to(device)
+    sources = {"train": splits.train, "test": splits.test}
+    present = {part: source for part, source in sources.items() if source is not None}
+    parts = {part: extract(net, eval_view, source) for part, source in present.items()}
+    features = Features(*(torch.cat(columns) for columns in zip(*parts.values(), strict=True)))
+    if out is not None:
+        by_part = [names_of(source) for source in present.values()]
+        names = None if None in by_part else [name for part in by_part for name in part or ()]
+        write(out, features, [part for part, rows in parts.items() for _ in rows.x], names)
+    return features
+
+
 def check(path: Path) -> None:
-    """Refuse a file that could not be written, before the work is done."""
+    """Raise ValueError if features cannot be written to a file of this name.
+
+    It is called before the features are computed.
+    """
     if path.suffix not in SUFFIXES or path.is_dir():
-        raise ValueError(f"features go into *{' or *'.join(SUFFIXES)}, not into {path.name!r}")
+        raise ValueError(
+            f"features are written to *{' or *'.join(SUFFIXES)} files, not to {path.name!r}"
+        )
     if path.suffix == ".parquet":
         _arrow()
 
 
-def write(path: Path, features: Features, split: Sequence[str], names: Sequence[str] | None) -> None:
-    """x (N,D), y (N,) or (N,K), the split of each image, and its name where the data set has names."""
+def write(
+    path: Path, features: Features, split: Sequence[str], names: Sequence[str] | None
+) -> None:
+    """Write features to a file.
+
+    The columns are x (N,D), y (N,) or (N,K), the split of each image, and the name of each image if
+    the data set has names.
+    """
     check(path)
-    columns: dict[str, Any] = {"x": features.x.numpy(), "y": features.y.numpy(), "split": np.array(split)}
+    columns: dict[str, Any] = {
+        "x": features.x.numpy(),
+        "y": features.y.numpy(),
+        "split": np.array(split),
+    }
     if names is not None:
         columns["names"] = np.array(names)
     with atomic_write(path) as file:
@@ -38,25 +80,35 @@ def write(path: Path, features: Features, split: Sequence[str], names: Sequence[
 
 
 def names_of(source: Source) -> list[str] | None:
-    """The name of each image in order, where the source has names; a broken one's is that of what took its place."""
+    """Return the name of each image in order, or None if the source has no names.
+
+    An image that could not be read has the name of the next readable image, which replaces it.
+    """
     if not isinstance(source, Decoded):
         return None
-    own, broken = list(source.names), source.failed
-    count, names = len(own), list(own)
-    for at in [at for at, name in enumerate(own) if name in broken]:
-        names[at] = next(own[(at + step) % count] for step in range(count) if own[(at + step) % count] not in broken)
+    listed = list(source.names)
+    broken = source.failed
+    count = len(listed)
+    names = list(listed)
+    for at in [at for at, name in enumerate(listed) if name in broken]:
+        following = (listed[(at + step) % count] for step in range(count))
+        names[at] = next(name for name in following if name not in broken)
     return [name.encode("utf-8", "backslashreplace").decode() for name in names]
 
 
 def _column(arrow: Any, values: "np.ndarray[Any, Any]") -> Any:
-    """A matrix is a column of lists of one length."""
+    """Return an array as a column of a table. A matrix becomes a column of equally long lists."""
     if values.ndim == 1:
         return arrow.array(values)
     return arrow.FixedSizeListArray.from_arrays(arrow.array(values.reshape(-1)), values.shape[1])
 
 
 def _arrow() -> tuple[Any, Any]:
+    """Return the modules pyarrow and pyarrow.parquet, which are optional."""
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise ValueError("a .parquet file needs pyarrow (pip install 'antipode[data]'); .npz needs nothing") from None
+        raise ValueError(
+            "a .parquet file needs pyarrow (pip install 'antipode[data]'); an .npz file needs "
+            "nothing else"
+        ) from None

@@ -1,125 +1,96 @@
-"""The run folder: the interface between training, evaluation and report. All is written aside and renamed."""
+"""The run folder: the files through which training, evaluation, analysis and report communicate.
 
-import errno
+JSON files, checkpoints and weights are written to a temporary file and then renamed, so that a
+reader never sees half a file.
+"""
+
 import json
 import os
-import platform
 import shutil
-import subprocess
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from antipode.files import finite, atomic_write
+from antipode.files import atomic_write, finite
+from antipode.runs import lock
 
-ADDING = threading.Lock()
-FILES = ("recipe.json", "env.json", "metrics.jsonl", "scores.json", "analysis.json", "network.json", "wandb.json")
-WEIGHTS, PAGE = "backbone.safetensors", "report.html"
+WEIGHTS = "backbone.safetensors"
+PAGE = "report.html"
+FILES = (
+    "recipe.json",
+    "env.json",
+    "metrics.jsonl",
+    "scores.json",
+    "analysis.json",
+    "network.json",
+    "wandb.json",
+)
 FOLDERS = ("checkpoints", "tensorboard", "features")
 
-
-@dataclass(frozen=True)
-class Lock:
-    """A locked file, and the process that has it."""
-
-    file: IO[str]
-    pid: int
-
-    def stands(self, path: Path) -> bool:
-        """Whether it is this process's, which a fork's is not, and of the file that is there now."""
-        try:
-            return self.pid == os.getpid() and os.fstat(self.file.fileno()).st_ino == path.stat().st_ino
-        except FileNotFoundError:
-            return False
-
-
-# a record lock is the process's: within it a second holder would get it, too, and let go of it for the first
-LOCKS: dict[Path, Lock] = {}
-LOCKING = threading.Lock()
-KEPT: list[Lock] = []  # of a parent, or of a file that is gone: closing one might let go of another on the same file
+# a record lock excludes other processes only, so this lock excludes other threads
+ADDING = threading.Lock()
 
 
 class RunFolder:
-    """recipe.json, env.json, metrics.jsonl, checkpoints/, backbone.safetensors, scores.json and what is added later."""
+    """The folder of one run.
+
+    It holds recipe.json, env.json, metrics.jsonl, checkpoints/ and backbone.safetensors.
+    Evaluations, analyses and reports add scores.json, analysis.json, features/ and report.html.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
         self.checkpoints = self.path / "checkpoints"
-        self.lock: Lock | None = None
+        self.lock: lock.Lock | None = None
 
     def holds_run(self) -> bool:
-        """Whether a run was begun here."""
+        """Return True if a run was started here."""
         return (self.path / "recipe.json").exists()
 
     def has_trained(self) -> bool:
-        """Whether a step was taken here, as far as the folder tells."""
+        """Return True if at least one training step left a trace here."""
         return self.has_checkpoint() or bool(self.metrics()) or (self.path / WEIGHTS).exists()
 
     def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Return True if there is a checkpoint to resume from."""
         return (self.checkpoints / "last.pt").exists() or any(self.checkpoints.glob("step-*.pt"))
 
     def claim(self, patience: float = 20.0) -> None:
-        """Take the folder for this process until it ends or lets go; one that is about to let go is waited for.
+        """Lock the folder for this process until it calls `release` or ends.
 
-        By a record lock, which goes with its process however that ends, and which forked workers do not inherit.
+        If the folder is locked already, wait up to `patience` seconds and then raise ValueError.
         """
         if self.lock is not None or os.name != "posix":
             return
-        until = time.monotonic() + patience
-        while not self._take():
-            if time.monotonic() > until:
-                # not read where it is our own: closing the file once more would let go of it
-                mine = LOCKS.get(self.path.resolve())
-                ours = mine is not None and mine.pid == os.getpid()
-                owner = os.getpid() if ours else (self.path / ".lock").read_text()
-                raise ValueError(f"{self.path} is in use: process {owner} trains there, wait for it or stop it")
+        deadline = time.monotonic() + patience
+        while (acquired := lock.acquire(self.path)) is None:
+            if time.monotonic() > deadline:
+                raise ValueError(
+                    f"{self.path} is in use: process {lock.owner(self.path)} is training there; "
+                    "wait for it or stop it"
+                )
             time.sleep(0.1)
-        for left in self.checkpoints.glob(".*.tmp"):  # by a process that was killed while it wrote: nobody else does
-            left.unlink(missing_ok=True)
-
-    def _take(self) -> bool:
-        """Whether the folder is this process's now."""
-        path, place = self.path / ".lock", self.path.resolve()
-        with LOCKING:
-            if place in LOCKS and LOCKS[place].stands(path):
-                return False
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                file = path.open("a+")
-            except FileNotFoundError:  # who had it removes what it had made for nothing
-                return False
-            lock = Lock(file, os.getpid())
-            if not _locked(file) or not lock.stands(path):  # or of a file that went while we waited
-                file.close()
-                return False
-            if place in LOCKS:
-                KEPT.append(LOCKS[place])
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-            self.lock = LOCKS[place] = lock
-        return True
+        self.lock = acquired
+        # only a process that was killed while it wrote a checkpoint leaves such a file
+        for temporary in self.checkpoints.glob(".*.tmp"):
+            temporary.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Let others have the folder."""
-        with LOCKING:
-            lock, self.lock = self.lock, None
-            if lock is not None and lock.pid != os.getpid():
-                KEPT.append(lock)
-            elif lock is not None:
-                lock.file.close()
-                for place in [place for place, held in LOCKS.items() if held is lock]:
-                    del LOCKS[place]
+        """Release the lock, so that other processes can claim the folder."""
+        acquired = self.lock
+        self.lock = None
+        if acquired is not None:
+            lock.release(acquired)
 
     def clear(self) -> None:
-        """Remove a run, and nothing else that lies in the folder; its recipe last, by which it is known to be one."""
+        """Delete the run, but no other files in the folder.
+
+        recipe.json is deleted last, because it marks the folder as a run.
+        """
         for part in sorted(self._parts(), key=lambda part: part.name == "recipe.json"):
             if part.is_dir():
                 shutil.rmtree(part, ignore_errors=True)
@@ -128,30 +99,37 @@ class RunFolder:
 
     @contextmanager
     def replacing(self) -> Iterator[Callable[[], None]]:
-        """Set the run aside for a new one. When what is yielded is called it goes for good, else it comes back.
+        """Set the run aside for a new one.
 
-        Whoever is killed in between leaves it to `recover`. A folder `.old.moving` holds a part of the run, the rest
-        being in its place; `.old` holds all of it; what is in `.old.gone` is not wanted any more.
+        Call the yielded function (`commit`) to delete the old run; otherwise it is restored at the
+        end of the block. If the process is killed, the next call of `recover` restores the old run.
+
+        The old run moves through three folders:
+
+        - `.old.moving` holds a part of it while the rest is still in its place,
+        - `.old` holds all of it,
+        - `.old.gone` holds what is to be deleted after the commit.
         """
         self.recover()
-        if not self._parts():  # there is no run: what lies here is somebody else's
-            yield self._forget
+        if not self._parts():  # there is no run, and other files in the folder are not ours
+            yield self._commit
             return
-        moving, old = self._aside("moving"), self._aside()
+        moving = self._aside("moving")
         moving.mkdir(parents=True)
         try:
             for part in self._parts():
                 part.rename(moving / part.name)
-            moving.rename(old)
-            yield self._forget
+            moving.rename(self._aside())
+            yield self._commit
         finally:
             self.recover()
 
     def recover(self) -> None:
-        """Bring back a run that was set aside for one that never took a step."""
-        moving, old = self._aside("moving"), self._aside()
+        """Restore a run that was set aside for a new run which never took a step."""
+        moving = self._aside("moving")
+        old = self._aside()
         if old.exists():
-            self.clear()  # of the new one
+            self.clear()  # deletes the new run
             old.rename(moving)
         if moving.exists():
             for part in moving.iterdir():
@@ -159,50 +137,67 @@ class RunFolder:
             moving.rmdir()
         shutil.rmtree(self._aside("gone"), ignore_errors=True)
 
-    def _forget(self) -> None:
+    def _commit(self) -> None:
+        """Delete the old run that was set aside."""
         if self._aside().exists():
             self._aside().rename(self._aside("gone"))
             shutil.rmtree(self._aside("gone"), ignore_errors=True)
 
     def _aside(self, state: str = "") -> Path:
-        return self.path / f".old{state and '.'}{state}"
+        """Return the folder that holds the old run in one of the states of `replacing`."""
+        return self.path / (f".old.{state}" if state else ".old")
 
     def _parts(self) -> list[Path]:
-        """What is the run's own in the folder, and nothing else that lies there: none of it where there is no run."""
+        """Return the files and folders of the run, but no others; empty if there is no run here."""
         if not (self.holds_run() or self.has_checkpoint() or (self.path / "network.json").exists()):
             return []
-        return [*filter(Path.exists, (self.path / name for name in (*FILES, WEIGHTS, PAGE, *FOLDERS)))]
+        paths = [self.path / name for name in (*FILES, WEIGHTS, PAGE, *FOLDERS)]
+        return [path for path in paths if path.exists()]
 
     def write_json(self, name: str, value: Any) -> None:
-        """Replace a JSON file of the run, whole or not at all."""
+        """Replace a JSON file of the run atomically."""
         with atomic_write(self.path / name) as file:
             file.write((json.dumps(value, indent=1) + "\n").encode())
 
     def add_json(self, name: str, values: dict[str, Any]) -> None:
-        """Add keys to a JSON file of the run; what other processes and threads add at the same time stays."""
+        """Add keys to a JSON file of the run.
+
+        Other processes and threads can add keys at the same time without losing any.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
-        with ADDING, (self.path / ".adding").open("a+") as lock:  # a record lock is the process's, not a thread's
-            while os.name == "posix" and not _locked(lock):
+        with ADDING, (self.path / ".adding").open("a+") as file:
+            while os.name == "posix" and not lock.lock_file(file):
                 time.sleep(0.02)
             self.write_json(name, self.read_object(name) | values)
 
     def file(self, name: str, values: dict[str, Any]) -> None:
-        """Add keys as `add_json` does; where nothing can be written they are still worth being seen, so that warns."""
+        """Add keys as `add_json` does, but warn instead of raising if the file cannot be written.
+
+        The caller can then still show the values.
+        """
         try:
             self.add_json(name, values)
         except OSError as error:
-            what = f"{', '.join(values)} cannot be added to {name}"
-            warnings.warn(f"{self.path} cannot be written to ({error.strerror or error}): {what}", stacklevel=3)
+            warnings.warn(
+                f"{self.path} cannot be written to ({error.strerror or error}): "
+                f"{', '.join(values)} cannot be added to {name}",
+                stacklevel=3,
+            )
 
     def read_object(self, name: str) -> dict[str, Any]:
-        """The keys and values of a JSON file of the run, none where it is not there."""
-        there = self.read_json(name)
-        if not isinstance(there, dict):
-            raise ValueError(f"{self.path / name} holds no object of keys and values but {str(there)[:60]}")
-        return there
+        """Return the keys and values of a JSON file of the run, {} if there is no such file.
+
+        Raises ValueError if the file does not hold a JSON object.
+        """
+        content = self.read_json(name)
+        if not isinstance(content, dict):
+            raise ValueError(
+                f"{self.path / name} must hold a JSON object, but it holds {str(content)[:60]}"
+            )
+        return content
 
     def read_json(self, name: str) -> Any:
-        """The content of a JSON file of the run, {} where there is none."""
+        """Return the content of a JSON file of the run, {} if there is no such file."""
         file = self.path / name
         try:
             return json.loads(file.read_text()) if file.exists() else {}
@@ -210,40 +205,34 @@ class RunFolder:
             raise ValueError(f"{file} is not JSON: {error}") from error
 
     def record(self, row: dict[str, Any]) -> None:
-        """Add one line to metrics.jsonl."""
+        """Append one line to metrics.jsonl."""
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(finite(row)) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All whole lines of metrics.jsonl; a line that a crash cut short is left out."""
+        """Return all rows of metrics.jsonl; lines that are not JSON objects are skipped.
+
+        A crash can leave an incomplete last line.
+        """
         file = self.path / "metrics.jsonl"
         return list(_rows(file)) if file.exists() else []
 
     def rewind(self, step: int) -> None:
-        """Forget what was recorded from `step` on: a resumed run records it again."""
+        """Delete the rows from `step` on, because a resumed run records them again."""
         rows = self.metrics()
         kept = [row for row in rows if not isinstance(row.get("step"), int) or row["step"] < step]
-        if len(kept) < len(rows) or self._cut_short():
+        if len(kept) < len(rows) or self._ends_in_a_partial_line():
             with atomic_write(self.path / "metrics.jsonl") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in kept).encode())
 
-    def _cut_short(self) -> bool:
+    def _ends_in_a_partial_line(self) -> bool:
+        """Return True if the last line of metrics.jsonl is incomplete."""
         file = self.path / "metrics.jsonl"
         return file.exists() and file.stat().st_size > 0 and not file.read_bytes().endswith(b"\n")
 
 
-def _locked(file: IO[str]) -> bool:
-    """Whether the file is locked now by this process; also where the file system knows no locks."""
-    import fcntl  # noqa: PLC0415  (not on Windows)
-
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EACCES, errno.EAGAIN)
-    return True
-
-
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a file that are JSON objects."""
     for line in file.read_text(errors="replace").splitlines():
         try:
             row = json.loads(line)
@@ -251,44 +240,3 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(row, dict):
             yield row
-
-
-def environment(device: str) -> dict[str, Any]:
-    """Versions, device, command and commit: what it takes to repeat a run."""
-    import torch  # noqa: PLC0415
-    import torchvision  # noqa: PLC0415
-
-    import antipode  # noqa: PLC0415
-    from antipode import dist  # noqa: PLC0415
-
-    return {
-        "antipode": antipode.__version__,
-        "commit": _commit(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "device": torch.cuda.get_device_name() if device == "cuda" else device,
-        "command": sys.argv,
-        "launch": dist.launch(),
-        "ranks": dist.world(),
-    }
-
-
-def _commit() -> str | None:
-    """The commit of the package's own checkout, with a + where it has changes; None where it was installed.
-
-    An installation may lie inside of somebody else's checkout, whose commit is not ours.
-    """
-    home = Path(__file__).resolve().parents[3]
-    try:
-        top = _git(home, "rev-parse", "--show-toplevel")
-        return _git(home, "describe", "--always", "--dirty=+", "--abbrev=40") if Path(top).resolve() == home else None
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *words: str) -> str:
-    found = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
-    return found.stdout.strip()

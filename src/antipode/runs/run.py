@@ -1,136 +1,395 @@
-"""What is evaluated: a run, or a network that no run made - untrained, supervised, or out of somebody's file."""
+"""A run, opened once. Recipe, metrics, scores, networks and data are loaded when needed."""
 
+import math
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
-from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD
-from antipode.recipe.parsing import nearest
-from antipode.recipe.resolve import Recipe, resolve
-from antipode.runs.restore import restored
+from antipode.core.learner import Learner
+from antipode.data.sources.catalog import Given, load
+from antipode.data.sources.splits import Splits
+from antipode.data.views.policy import evaluation_policy
+from antipode.data.views.views import Views
+from antipode.data.views.views import views as make_views
+from antipode.nets.backbone import Stem
+from antipode.nets.weights import Normal, bare, fit, normal, read, reopened
+from antipode.papers import build as build_learner
+from antipode.recipe.recipe import ABOUT, Recipe
 from antipode.runs.folder import WEIGHTS, RunFolder
-from antipode.nets.weights import Normal, bare, fit, normal, read, reopened, start
-from antipode.nets.backbone import SUPERVISED, Stem
-from antipode.nets.backbone import backbone as make_backbone
-
-FOREIGN = ("random", "torchvision", "file")
+from antipode.runs.images import as_seen, fitting
+from antipode.runs.network import Network, parsed
+from antipode.training import checkpoint
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A backbone in eval mode, the folder for its scores, and the recipe that says how it sees images.
+class Run:
+    """A run folder, or a folder with the scores of a network that no run trained.
 
-    The recipe of a network that no run made is the one that its data set would have.
+    Args:
+        path: the folder.
+        module: your own backbone, if the run was trained with one. It cannot be opened by name.
+        data: your own data set, if the run was trained on one. It cannot be opened by name.
+        network: the network that no run trained.
     """
 
-    name: str
-    folder: RunFolder
-    backbone: nn.Module
-    recipe: Recipe
-    run: bool = True
-    module: nn.Module | None = None  # what a run of one's own trained
-    normal: Normal | None = None  # of the pixels it was trained on; None: nobody knows, or it was not trained
-    read: tuple[int, int] = (0, 0)  # which file the weights of a run are from
+    def __init__(
+        self,
+        path: str | Path,
+        module: nn.Module | None = None,
+        data: Any = None,
+        network: Network | None = None,
+    ) -> None:
+        self.folder = RunFolder(path)
+        self.module = module
+        self.data = data
+        self.network = network
+        self.label = self.name  # the name of the run on a page or in a table
+        self._shown: dict[str, Any] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self.folder.path
+
+    @property
+    def name(self) -> str:
+        """The name of the folder, or the text of a network that no run trained."""
+        return self.network.text if self.network else self.path.name
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self.path == other.path if isinstance(other, Run) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    # What the folder holds
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe that the run was started with."""
+        return Recipe.read(self.path / "recipe.json")
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The values in recipe.json by dotted key, not validated; empty without a recipe."""
+        content = self.folder.read_object("recipe.json")
+        return _leaves({key: value for key, value in content.items() if key not in ABOUT})
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The texts in recipe.json that say where each value comes from, by dotted key."""
+        texts = self.folder.read_object("recipe.json").get("sources", {})
+        if not isinstance(texts, dict):
+            return {}
+        return {str(key): str(text) for key, text in texts.items()}
+
+    @cached_property
+    def replaced(self) -> dict[str, Any]:
+        """The values of the recipe that the user replaced, by dotted key."""
+        content = self.folder.read_object("recipe.json").get("replaced", {})
+        return content if isinstance(content, dict) else {}
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """The content of scores.json."""
+        content: dict[str, Any] = self.folder.read_json("scores.json")
+        return content
+
+    @property
+    def analysis(self) -> dict[str, Any]:
+        """The content of analysis.json."""
+        return self.folder.read_object("analysis.json")
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """The content of env.json: versions, device and commit."""
+        return self.folder.read_object("env.json")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl."""
+        return self.folder.metrics()
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, read once."""
+        return self.metrics()
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """Return a value in recipe.json by dotted key, or `default` if there is none."""
+        return self.values.get(key, default)
+
+    @property
+    def method(self) -> str:
+        """The name of the method, or "no recipe"."""
+        return str(self.value("method.name", "no recipe"))
+
+    @property
+    def shown_scores(self) -> dict[str, Any]:
+        """The scores with a finite value, by the names that a page shows."""
+        if self._shown is None:
+            content = self.folder.read_object("scores.json")
+            self._shown = {name: score for name, score in content.items() if _has_number(score)}
+        return self._shown
+
+    @shown_scores.setter
+    def shown_scores(self, scores: dict[str, Any]) -> None:
+        self._shown = scores
+
+    @property
+    def finished(self) -> bool:
+        """True if training has ended and the folder holds the backbone."""
+        return (self.path / WEIGHTS).exists()
+
+    # The data set and the views
+
+    @property
+    def data_name(self) -> str:
+        """The data set that the run was trained on.
+
+        For a network that no run trained, it is the data set that it was scored on first.
+        """
+        if self.network is None:
+            return self.recipe.data.name
+        return str(self.folder.read_object("network.json").get("data", self.network.data))
+
+    @property
+    def root(self) -> str | None:
+        """The folder with data sets that the recipe names, or None."""
+        return None if self.network else self.recipe.data.root
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.network.seed if self.network else self.recipe.train.seed
+
+    @property
+    def size(self) -> int:
+        """The side of a view in pixels."""
+        return self.network.size if self.network else self.recipe.views.size
+
+    @property
+    def policy(self) -> str:
+        """The view policy of training, or of its data set for a network that no run trained."""
+        return self.network.policy if self.network else self.recipe.views.policy
+
+    @cached_property
+    def normal(self) -> Normal | None:
+        """The normalisation of the pixels that the network was trained on, None if unknown."""
+        if self.network is None:
+            return normal(self.path)
+        _, stem = self._foreign
+        return self.network.normal(stem)
+
+    def splits(
+        self, data: "Given | Splits | None" = None, backbone: nn.Module | None = None
+    ) -> Splits:
+        """Return a data set, by default the run's own, as the network takes it.
+
+        Grey images become colour images if the network has three channels. The pixels are
+        normalised as in training, if that is known.
+        """
+        own = self.data_name if self.data is None else self.data
+        splits = load(own if data is None else data, self.root)
+        net = self.frozen_backbone if backbone is None else backbone
+        return as_seen(fitting(str(self.path), net, splits, self.normal), self.normal)
+
+    def eval_view(self, splits: Splits) -> Views:
+        """Return the evaluation view that fits how the run was trained."""
+        policy = evaluation_policy(self.policy)
+        if policy != "eval":
+            return make_views(policy, size=self.size)
+        return make_views(policy, size=self.size, mean=splits.mean, std=splits.std)
+
+    def training_views(self, splits: Splits) -> Views:
+        """Return the views that the run was trained with."""
+        section = self.recipe.views
+        return make_views(
+            section.policy,
+            size=section.size,
+            mean=splits.mean,
+            std=splits.std,
+            **section.arguments,
+        )
+
+    # Networks
+
+    def backbone(self) -> nn.Module:
+        """Return the trained backbone without its head, in eval mode.
+
+        Every call returns a new object, except for a network that no run trained.
+        """
+        return self._loaded()
+
+    @cached_property
+    def frozen_backbone(self) -> nn.Module:
+        """The backbone that evaluations share. It must not be modified."""
+        return self._loaded()
+
+    def learner(self, file: Path | None = None) -> Learner:
+        """Return the learner of the last readable checkpoint, in eval mode on the CPU.
+
+        `file` names another checkpoint. The learner has the networks, heads, twin, queue and bank.
+        """
+        self._check_module()
+        if file is None:
+            content = checkpoint.load(self.folder, torch.device("cpu"))
+        else:
+            content = checkpoint.read(file, torch.device("cpu"))
+        if content is None:
+            raise FileNotFoundError(
+                f"{self.path} holds no checkpoint, so its head and its bank are unknown"
+            )
+        return restored(self.recipe, content, self.module)
 
     def head(self) -> nn.Module | None:
-        """The projection, which only the checkpoint of a run has."""
-        if not self.run or not self.folder.has_checkpoint():
+        """Return the projection head, or None if there is no checkpoint that holds it.
+
+        Warns and returns None if the checkpoints cannot be read.
+        """
+        if self.network is not None or not self.folder.has_checkpoint():
             return None
         try:
-            return restored(self.folder.path, self.module).online.head.eval()
+            return self.learner().online.head.eval()
         except ValueError as error:
-            warnings.warn(f"the head is not known, and protocols of the backbone do without it: {error}", stacklevel=3)
+            warnings.warn(
+                f"the head is unknown, so protocols use the backbone alone: {error}", stacklevel=3
+            )
             return None
 
-    def replaced(self) -> bool:
-        """Whether another run has taken the folder since this one was opened."""
-        return self.run and _which(self.folder.path / WEIGHTS) != self.read
+    def check_finished(self) -> None:
+        """Raise FileNotFoundError if the folder does not hold the backbone of a finished run."""
+        if not self.finished:
+            raise FileNotFoundError(
+                f"{self.path} holds no finished run: there is no {WEIGHTS}; networks that no run "
+                "trained are random:NAME, torchvision:NAME and file:PATH@NAME"
+            )
+
+    def was_replaced(self) -> bool:
+        """Return True if another run was trained in the folder since the backbone was loaded."""
+        return self.network is None and _identity(self.path / WEIGHTS) != self._weights_file
+
+    def _loaded(self) -> nn.Module:
+        if self.network is not None:
+            net, _ = self._foreign
+            return net
+        self.check_finished()
+        self._check_module()
+        file = self.path / WEIGHTS
+        recipe = self.recipe
+        self._weights_file = _identity(file)
+        weights = read(file)
+        module = self.module if recipe.backbone.name.startswith("python:") else None
+        net, _ = reopened(
+            weights, recipe.backbone.name, recipe.backbone.stem, module, recipe.views.size
+        )
+        fit(bare(net), weights, str(file))
+        return net.eval()
+
+    _weights_file: tuple[int, int] = (0, 0)  # what identifies the file of the loaded backbone
+
+    @cached_property
+    def _foreign(self) -> tuple[nn.Module, Stem | None]:
+        """The network that no run trained, and its stem."""
+        assert self.network is not None
+        return self.network.build()
+
+    def _check_module(self) -> None:
+        """Raise ValueError if the run needs your own module, and it was not given."""
+        if self.network is None and self.module is None:
+            name = self.recipe.backbone.name
+            if name.startswith("python:"):
+                raise ValueError(
+                    f"{self.path} trained your own module ({name}), which cannot be built again by "
+                    "name: in Python, pass the Run that pretrain returned, or a module of that "
+                    "kind for the weights"
+                )
 
 
-def subject(
-    text: str,
+Runs: TypeAlias = "str | Path | Run"
+
+
+def opened(
+    run: Runs,
     *,
     data: str | None = None,
     out: Path | None = None,
     seed: int = 0,
     module: nn.Module | None = None,
-) -> Subject:
-    """A run folder, `random:NAME`, `torchvision:NAME` or `file:PATH@NAME`; `data` decides how the latter see images.
+) -> Run:
+    """Open a run folder, `random:NAME`, `torchvision:NAME` or `file:PATH@NAME`.
 
-    `module` takes the weights of a run that trained a module of one's own.
+    Args:
+        run: the folder, the text of a network that no run trained, or an open run.
+        data: the data set for a network that no run trained.
+        out: the folder for the scores of a network that no run trained.
+        seed: the seed of untrained weights.
+        module: a module for the weights of a run that trained your own module.
     """
-    kind, colon, rest = text.partition(":")
-    if not colon or kind not in FOREIGN:
-        return _run(Path(text).expanduser(), module, colon)
-    path, _, name = rest.rpartition("@") if kind == "file" else ("", "", rest)
-    if kind == "file" and not (path and name):
-        raise ValueError(f"{text} names no file and network: write file:PATH@NAME, such as file:moco.pth@resnet50")
+    if isinstance(run, Run):
+        return run if module is None else Run(run.path, module, run.data, run.network)
+    text = str(run)
+    parts = parsed(text)
+    if parts is None:
+        return Run(Path(text).expanduser(), module)
+    kind, path, name = parts
     folder = out or Path("runs") / f"{kind}-{Path(path).stem or name}".replace(":", "-")
-    data = data or RunFolder(folder).read_object("network.json").get("data", "shapes")  # what it was scored on first
-    return _foreign(text, kind, path, name, data=data, folder=folder, seed=seed)
+    stored = RunFolder(folder).read_object("network.json").get("data", "shapes")
+    return Run(folder, network=Network(text, kind, path, name, data or str(stored), seed))
 
 
-def _run(path: Path, module: nn.Module | None, colon: str) -> Subject:
-    file = path / "backbone.safetensors"
+def listed(runs: "Sequence[Runs] | Runs") -> list[Run]:
+    """Return one run or several as a list of open runs."""
+    several = [runs] if isinstance(runs, str | Path | Run) else list(runs)
+    return [run if isinstance(run, Run) else Run(Path(run).expanduser()) for run in several]
+
+
+def restored(
+    recipe: Recipe, content: Mapping[str, Any], module: nn.Module | None = None
+) -> Learner:
+    """Return the learner of a recipe with the state of a checkpoint, in eval mode."""
+    state = content["learner"]
+    weights = {key.removeprefix("online.backbone."): value for key, value in state.items()}
+    net, channels = reopened(
+        weights, recipe.backbone.name, recipe.backbone.stem, module, recipe.views.size
+    )
+    learner = build_learner(
+        recipe.method.name,
+        net,
+        channels=channels,
+        seed=recipe.train.seed,
+        **recipe.method.arguments,
+    )
+    learner.load_state_dict(state)
+    return learner.eval()
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    """Return what differs between two files that had the same name at different times."""
     if not file.exists():
-        other = "; networks that no run made are random:NAME, torchvision:NAME and file:PATH@NAME" if colon else ""
-        raise FileNotFoundError(f"{path} holds no finished run: there is no backbone.safetensors{other}")
-    recipe = Recipe.read(path / "recipe.json")
-    which, weights = _which(file), read(file)
-    if not recipe.backbone.name.startswith("python:"):
-        module = None
-    elif module is None:
-        own = f"{path} trained a module of one's own ({recipe.backbone.name}), which cannot be built again"
-        raise ValueError(
-            f"{own}: in Python, give the Run that pretrain returned, or a module of that kind for the weights"
-        )
-    net, _ = reopened(weights, recipe.backbone.name, recipe.backbone.stem, module, recipe.views.size)
-    fit(bare(net), weights, str(file))
-    return Subject(path.name, RunFolder(path), net.eval(), recipe, module=module, normal=normal(file), read=which)
+        return 0, 0
+    status = file.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
-def _which(file: Path) -> tuple[int, int]:
-    """What tells a file from another one of its name."""
-    found = file.stat() if file.exists() else None
-    return (0, 0) if found is None else (found.st_ino, found.st_mtime_ns)
+def _leaves(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested dictionaries by dotted key."""
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        values |= _leaves(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return values
 
 
-def _foreign(text: str, kind: str, path: str, name: str, *, data: str, folder: Path, seed: int) -> Subject:
-    """A network that no run made: an untrained one has the stem that its data ask for, weights bring their own."""
-    if kind == "torchvision" and name not in SUPERVISED:
-        raise ValueError(f"torchvision has no ImageNet weights for {name!r}{nearest(name, SUPERVISED)}")
-    recipe = resolve(method="simclr", data=data, flags={"backbone.name": name, "train.seed": seed})
-    torch.manual_seed(seed)
-    stem, channels = recipe.backbone.stem, _channels(data)
-    if kind == "random":
-        net, seen = make_backbone(name, stem=stem, channels=channels), None
-    else:
-        net, stem = _filled(name, "torchvision" if kind == "torchvision" else path, stem, channels)
-        # weights with ImageNet's stem are ImageNet's, or of something that was seen as it is
-        like = Normal(IMAGENET_MEAN, IMAGENET_STD) if stem == "imagenet" and channels == 3 else None
-        seen = normal(Path(path).expanduser()) or like
-    return Subject(text, RunFolder(folder), net.eval(), recipe, run=False, normal=seen)
-
-
-def _filled(name: str, weights: str, stem: Stem | None, channels: int) -> tuple[nn.Module, Stem | None]:
-    """The network with these weights and its stem: of two that their shapes fit, the one that the data ask for."""
-    others: tuple[Stem, ...] = ("imagenet", "small")
-    stems = [stem, *(one for one in others if one != stem)] if stem else [None]
-    for one in stems:
-        net = make_backbone(name, stem=one, channels=channels)
-        try:
-            start(net, name, weights)
-        except ValueError as error:
-            if "the stem differs" not in str(error) or one is stems[-1]:
-                raise
-        else:
-            break
-    return net, one
-
-
-def _channels(data: str) -> int:
-    """Images of all but two of the data sets have colours."""
-    return 1 if data in ("digits", "fashionmnist") else 3
+def _has_number(score: Any) -> bool:
+    """Return True if the value of a score is a finite number."""
+    value = score.get("value") if isinstance(score, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Is it learning anything? Answered without labels, from the keys of a step (N,D) and its numbers."""
+"""Health checks of a run without labels, from the keys (N,D) and the metrics of a step."""
 
 import math
 from typing import Any, NamedTuple
@@ -6,75 +6,85 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from antipode import measures
 from antipode.core.learner import Learner
 from antipode.core.loss import Gaussian, coupled
 from antipode.core.negatives import Queue
 from antipode.core.objective import Adversarial, Align, Contrast
-from antipode.core.regularise import potential
-from antipode.core.scores import product, unit
+from antipode.core.scores import unit
 
-YOUNG = 100  # steps in which a network may still be as narrow as it was made: heads without BN start that way
-FLAT = 0.1  # below this share of an even spread, or of the possible rank, embeddings have collapsed
-ENOUGH = 4096  # keys that are looked at: their products are a square matrix
-BLUR = 10  # logged losses that the trend is the mean of
-STILL, WHILE = (
-    1e-4,
-    50,
-)  # a bank that turns less than this, as 1 - cos, in so many steps or more; on shapes 1e-2 lives
-FAR, LOST = (
-    1.0,
-    0.9,
-)  # a rise of this much, and of this share of what had been gained, is a divergence
+# Steps in which narrow embeddings are no cause for concern: heads without batch norm start that
+# way.
+YOUNG = 100
+# Embeddings have collapsed below this share of an even spread. They are too narrow below a fifth of
+# this share of the possible rank.
+FLAT = 0.1
+# The largest number of keys that a check uses, because their products are a square matrix.
+ENOUGH = 4096
+# The number of logged losses that the trend averages.
+BLUR = 10
+# A bank is idle if it turned less than STILL (as 1 - cos) in at least STILL_STEPS steps. A bank
+# that works turns by 1e-2 on shapes.
+STILL = 1e-4
+STILL_STEPS = 50
+# Training diverges if the loss rises by more than RISE, and by more than RISE_SHARE of what it had
+# fallen.
+RISE = 1.0
+RISE_SHARE = 0.9
 
 
 def settling(kept: int, batch: int, per_epoch: int) -> int:
-    """Steps until a queue or bank of `kept` vectors is full of keys, and an epoch more, but not more than 1,000.
+    """Return the number of steps after which the health of a run counts.
 
-    MoCo v2 on CIFAR-10 is as narrow as a collapsed network at step 100 (spread .05), and recovers by itself.
+    These are the steps until a queue or bank of `kept` vectors is full of keys, and one epoch more
+    (at least 100 and at most 1,000 steps). MoCo v2 on CIFAR-10 is as narrow as a collapsed network
+    at step 100 (spread .05), and recovers by itself.
     """
     return min(max(YOUNG, per_epoch), 1000) + math.ceil(kept / batch)
 
 
 @torch.no_grad()
 def measure(learner: Learner, keys: Tensor) -> dict[str, float]:
-    """Spread, rank, uniformity and mean similarity of a batch of keys (N,D), and the state of a bank.
+    """Return spread, rank, uniformity and mean similarity of a batch of keys (N,D).
 
-    spread: mean standard deviation of a dimension, times sqrt(D): 1 for vectors all over the sphere, 0 in collapse.
-    rank: RankMe (Garrido et al. 2023), the exponential of the entropy of the singular values, of at most min(N,D).
+    The keys are scaled to unit length and not centred. The rank is at most min(N,D). For a method
+    with a bank, the mean length of the bank's vectors is added. Returns {} if a key is not finite.
     """
     z = unit(subsample(keys))
     if not z.isfinite().all():
         return {}
-    n, d = z.shape
-    spectrum = torch.linalg.svdvals(z)
-    share = spectrum / spectrum.sum() + 1e-7
-    own = torch.arange(n, device=z.device)
     values = {
-        "spread": z.std(0).mean() * math.sqrt(d),
-        "rank": (-(share * share.log()).sum()).exp(),
-        "uniformity": potential(z, z, own, own).log() if n > 1 else z.new_tensor(torch.nan),
-        "similarity": (product(z, z).sum() - n) / max(n * (n - 1), 1),
+        "spread": float(measures.spread(z)),
+        "rank": measures.effective_rank(measures.singular_values(z)),
+        "uniformity": float(measures.uniformity(z)) if len(z) > 1 else math.nan,
+        "similarity": float(measures.mean_similarity(z)),
     }
     if isinstance(learner.objective, Adversarial):
-        values["bank_length"] = learner.objective.bank.weight.norm(dim=1).mean()
-    return {name: float(value) for name, value in values.items()}
+        values["bank_length"] = float(learner.objective.bank.weight.norm(dim=1).mean())
+    return values
 
 
 def subsample(keys: Tensor) -> Tensor:
-    """All keys (N,D), or every second, third and so on of a batch that is larger than needed."""
+    """Return at most ENOUGH of the keys (N,D): all, every second, every third and so on."""
     return keys[:: -(-len(keys) // ENOUGH)]
 
 
 def alignment(learner: Learner, row: dict[str, Any]) -> float:
-    """Mean squared distance of positive pairs (Wang & Isola), from the numbers of a step: 2 - 2 cos of unit vectors."""
+    """Return the mean squared distance of positive pairs (Wang & Isola 2020) in a row of metrics.
+
+    For unit vectors it is 2 - 2 cos.
+    """
     objective = learner.objective
     if isinstance(objective, Align) and objective.squared:
-        return float(row["align"])  # centroids need not have length one
+        return float(row["align"])  # centroids need not have unit length
     return 2 - 2 * float(row["positive"])
 
 
 def bound(learner: Learner, contrast: float, negatives: int) -> float | None:
-    """EqCo's lower bound on mutual information, where the loss is InfoNCE's: JCL's has a variance term besides."""
+    """Return EqCo's lower bound on the mutual information, None if the loss is not InfoNCE.
+
+    JCL's loss is not: it has a variance term in addition.
+    """
     objective = learner.objective
     if not isinstance(objective, Contrast) or objective.coupling is not coupled or not negatives:
         return None
@@ -85,140 +95,158 @@ def bound(learner: Learner, contrast: float, negatives: int) -> float | None:
 
 
 def age(learner: Learner, images: int, step: int) -> float | None:
-    """Mean age in steps of the keys that the queries of `step` met in a queue, which takes in `images` keys a step.
+    """Return the mean age, in steps, of the keys in the queue at `step`.
 
-    The random vectors that a queue starts with are no keys and have no age.
+    The queue takes in `images` keys per step. Its initial random vectors are not keys and do not
+    count. Returns None if there is no queue, or if it holds no keys yet.
     """
     size = next((len(part.vectors) for part in learner.modules() if isinstance(part, Queue)), 0)
     if not size or not step:
         return None
     new = min(images, size)
-    held = min(size, new * step)
-    whole, rest = divmod(held, new)
-    return (new * whole * (whole + 1) / 2 + rest * (whole + 1)) / held
+    count = min(size, new * step)
+    whole, rest = divmod(count, new)
+    return (new * whole * (whole + 1) / 2 + rest * (whole + 1)) / count
 
 
 class Trouble(NamedTuple):
-    """What is wrong: its name, a sentence with the likely cause, and whether to go on is in vain."""
+    """A problem of a run; `fatal` means that it is useless to continue."""
 
     kind: str
-    sentence: str
+    sentence: str  # with the likely cause
     fatal: bool = True
 
 
 class HealthMonitor:
-    """What a check must know of earlier ones: how the loss went, and where the bank was. Part of a checkpoint.
+    """Check the health of a run; keeps the trend of the loss and the bank of the last check.
 
-    The first `settling` steps do not count: while a queue or bank fills, or keys replace its random start, a
-    loss rises for good reasons.
+    Its state is part of a checkpoint. The first `settling` steps do not count. While a queue or
+    bank fills, or while keys replace its initial random vectors, a rising loss is normal.
     """
 
     def __init__(self, settling: int = YOUNG) -> None:
-        self.settling, self.rows = settling, 0
-        self.start = self.level = self.lowest = (
-            0.0  # of the trend: its first value, the present one, the lowest
-        )
-        self.bank: Tensor | None = None  # (K,D) unit
-        self.checked = self.span = (
-            0  # the step at which a bank was looked at last, and the steps before that
-        )
+        self.settling = settling
+        self.rows = 0  # noted since the run has settled
+        # the trend of the loss: its first, its present and its lowest value
+        self.start = 0.0
+        self.level = 0.0
+        self.lowest = 0.0
+        self.bank: Tensor | None = None  # (K,D) unit, at the last check
+        self.checked = 0  # the step of the last check of a bank
+        self.span = 0  # the number of steps between the last two checks
 
     @torch.no_grad()
     def drift(self, learner: Learner) -> float | None:
-        """Mean 1 - cos between the vectors of a trained bank and where they were when this was last asked."""
+        """Return how far a trained bank has turned since the last call, as the mean 1 - cos.
+
+        Returns None at the first call, while the bank fills, and for methods without a trained
+        bank.
+        """
         objective = learner.objective
         if not isinstance(objective, Adversarial) or objective.bank.filling:
             return None
-        before, self.bank = self.bank, unit(objective.bank.weight.detach())
+        before = self.bank
+        self.bank = unit(objective.bank.weight.detach())
         return None if before is None else float(1 - (before * self.bank).sum(1).mean())
 
     def note(self, row: dict[str, Any]) -> None:
-        """Follow a row."""
+        """Update the state with a row of metrics."""
         if "bank_drift" in row:
-            self.checked, self.span = row["step"], row["step"] - self.checked
+            self.span = row["step"] - self.checked
+            self.checked = row["step"]
         _, value = followed(row)
         if row["step"] < self.settling or not math.isfinite(value):
             return
         self.rows += 1
         self.level += (value - self.level) / min(self.rows, BLUR)
         if self.rows == 1:
-            self.start = self.lowest = self.level
+            self.start = self.level
+            self.lowest = self.level
         self.lowest = min(self.lowest, self.level)
 
     def trouble(self, row: dict[str, Any], limit: int) -> Trouble | None:
-        """What is wrong with a row that was noted; `limit` is min(N,D) of its keys."""
+        """Return the problem that a row shows, None if there is none.
+
+        The row must have been passed to `note` before. `limit` is min(N,D) of its keys.
+        """
         return complaint(row, limit, self.settling) or self._divergence(row) or self._idle(row)
 
     def _idle(self, row: dict[str, Any]) -> Trouble | None:
-        if row.get("bank_drift", 1.0) >= STILL or self.span < WHILE or row["step"] < self.settling:
+        """Return the problem of a bank that has stopped moving, None if it moves."""
+        settled = row["step"] >= self.settling
+        if row.get("bank_drift", 1.0) >= STILL or self.span < STILL_STEPS or not settled:
             return None
         return Trouble(
             "idle",
-            f"the bank's negatives stand still at step {row['step']} (drift {row['bank_drift']:.1e}): too far from the "
-            "queries to feel a gradient, they hardly repel; a higher method.tau_bank or a lower method.bank_lr keeps "
-            "them near",
+            f"the negatives of the bank have stopped moving at step {row['step']} "
+            f"(drift {row['bank_drift']:.1e}): they are too far from the queries to get a "
+            "gradient, and hardly repel them; a higher method.tau_bank or a lower method.bank_lr "
+            "keeps them near",
             fatal=False,
         )
 
     def _divergence(self, row: dict[str, Any]) -> Trouble | None:
-        if not self.rows or self.level - self.lowest <= max(FAR, LOST * (self.start - self.lowest)):
+        """Return the problem of a loss that rises again, None if it does not."""
+        allowed = max(RISE, RISE_SHARE * (self.start - self.lowest))
+        if not self.rows or self.level - self.lowest <= allowed:
             return None
-        whose = "the bank's or the network's" if "rival" in row else "the learning"
+        adversarial = "rival" in row
+        rate = "the learning rate of bank or network" if adversarial else "the learning rate"
         return Trouble(
             "diverged",
-            f"the {followed(row)[0]} has risen to {self.level:.3g} at step {row['step']} from {self.lowest:.3g} at "
-            f"best: training diverges, {whose} rate is likely too high or the warm-up too short",
+            f"the {followed(row)[0]} has risen to {self.level:.3g} at step {row['step']}, from a "
+            f"minimum of {self.lowest:.3g}: training diverges, {rate} is likely too high or the "
+            "warm-up too short",
         )
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {
-            name: getattr(self, name)
-            for name in ("rows", "start", "level", "lowest", "bank", "checked", "span")
-        }
+        """Return the state for a checkpoint."""
+        names = ("rows", "start", "level", "lowest", "bank", "checked", "span")
+        return {name: getattr(self, name) for name in names}
 
     def load(self, state: dict[str, Any]) -> None:
-        """From a checkpoint."""
+        """Load the state of a checkpoint."""
         for name, value in state.items():
             setattr(self, name, value)
 
 
 def followed(row: dict[str, Any]) -> tuple[str, float]:
-    """The number of a row that should fall, and its name.
+    """Return name and value of the metric that should fall during training.
 
-    Not the loss itself: AdCo's is a difference without meaning, and the scale of those without negatives varies.
+    It is not the loss itself. AdCo's loss is a difference whose value has no meaning, and the
+    losses of methods without negatives have different scales.
     """
     if "contrast" in row:
         return "contrast", row["contrast"]
-    return (
-        ("squared distance of positives", 2 - 2 * row["positive"])
-        if "positive" in row
-        else ("loss", row["loss"])
-    )
+    if "positive" in row:
+        return "squared distance of positives", 2 - 2 * row["positive"]
+    return "loss", row["loss"]
 
 
 def complaint(row: dict[str, Any], limit: int, young: int = YOUNG) -> Trouble | None:
-    """What is wrong by the numbers of one row alone; None where nothing is, or in the first `young` steps.
+    """Return the problem that one row alone shows, None if there is none.
 
-    `limit` is min(N,D).
+    Only the loss is checked in the first `young` steps. `limit` is min(N,D) of the keys.
     """
+    step = row["step"]
     if not math.isfinite(row["loss"]):
-        sentence = (
-            f"the loss is {row['loss']} at step {row['step']}: the learning rate is likely too high"
+        return Trouble(
+            "not finite",
+            f"the loss is {row['loss']} at step {step}: the learning rate is likely too high",
         )
-        return Trouble("not finite", sentence)
-    if row["step"] < young:
+    if step < young:
         return None
     if row.get("spread", 1.0) < FLAT:
         return Trouble(
             "collapsed",
-            f"the embeddings have collapsed at step {row['step']} (spread {row['spread']:.3f} of 1): "
-            "a missing predictor, stop-gradient or batch norm, or too high a rate",
+            f"the embeddings have collapsed at step {step} (spread {row['spread']:.3f} of 1): "
+            "likely causes are a missing predictor, stop-gradient or batch norm, or too high a "
+            "learning rate",
         )
     if row.get("rank", limit) < max(1.5, FLAT * 0.2 * limit):
         return Trouble(
             "narrow",
-            f"the embeddings of step {row['step']} fill only {row['rank']:.1f} of {limit} dimensions: "
-            "a temperature or rate out of range",
+            f"the embeddings use only {row['rank']:.1f} of {limit} dimensions at step {step}: the "
+            "temperature or the learning rate is likely out of range",
         )
     return None

@@ -1,4 +1,7 @@
-"""The loop. No callbacks: a new need is a new line here, seen by all."""
+"""The training loop.
+
+It has no callbacks: whatever is to happen in every step is a line of this file.
+"""
 
 import signal
 import time
@@ -12,25 +15,16 @@ from torch import nn
 
 from antipode import dist
 from antipode.data.sources.splits import Splits
-from antipode.recipe.resolve import Recipe, rescaled
-from antipode.runs.folder import RunFolder, environment
+from antipode.recipe.recipe import Recipe
+from antipode.recipe.resolve import rescaled
+from antipode.runs.environment import environment
+from antipode.runs.folder import RunFolder
 from antipode.training import checkpoint, health, logs
-from antipode.training.build import Setup, build, pick_device
+from antipode.training.build import Setup, build
 from antipode.training.progress import display, say
-from antipode.training.record import Interrupted, Monitor, Recorder, Unhealthy, settling
+from antipode.training.record import Interrupted, Monitor, Recorder, settling
 
-SLOW = 1.0  # seconds of a step after which ranks ask each other after every one
-
-__all__ = [
-    "Interrupted",
-    "Monitor",
-    "Recorder",
-    "Setup",
-    "Unhealthy",
-    "build",
-    "pick_device",
-    "train",
-]
+SLOW = 1.0  # seconds; if steps take longer, ranks communicate about stopping after every step
 
 
 def train(
@@ -44,143 +38,159 @@ def train(
     again: str = "the same command",
     quiet: bool = False,
 ) -> None:
-    """Train to the end, from the last checkpoint where there is one; only rank 0 writes. `again` is what goes on.
+    """Train a recipe to its end, starting from the newest checkpoint if there is one.
 
-    With `overwrite` a run that is there gives way when the new one has taken its first step, and stays if that fails.
+    Only rank 0 writes files. With `overwrite`, an existing run is deleted once the new one has
+    taken its first step. If that step fails, the existing run is kept. `again` describes the
+    command that resumes the run, for the message after an interruption.
     """
-    with (
-        dist.together(),
-        unchanged(),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-    ):  # whatever the caller is in
-        job = build(recipe, splits, backbone, fresh=overwrite or not run.has_checkpoint())
-        with prepared(run, overwrite) if dist.rank() == 0 else nullcontext(_nothing) as stands:
-            dist.any_rank(False, job.device)  # nobody looks for a checkpoint before it is set aside
-            _loop(job, run, monitor, stands, again, quiet)
+    # the caller may be in inference mode or may have disabled gradients
+    with dist.together(), unchanged(), torch.inference_mode(False), torch.enable_grad():
+        setup = build(recipe, splits, backbone, fresh=overwrite or not run.has_checkpoint())
+        folder = prepared(run, overwrite) if dist.rank() == 0 else nullcontext(_nothing)
+        with folder as commit:
+            # other ranks wait here, so that they do not read a checkpoint of the replaced run
+            dist.any_rank(False, setup.device)
+            _loop(setup, run, monitor, commit, again, quiet)
 
 
 @contextmanager
 def prepared(run: RunFolder, overwrite: bool) -> Iterator[Callable[[], None]]:
-    """The folder for this process alone; what is yielded is to be called when the new run stands."""
+    """Lock the folder for this process; with `overwrite`, set its run aside.
+
+    Call the yielded function to delete the old run; otherwise it is restored.
+    """
     try:
         run.claim()
         run.recover()
-        with run.replacing() if overwrite else nullcontext(_nothing) as stands:
-            yield stands
+        with run.replacing() if overwrite else nullcontext(_nothing) as commit:
+            yield commit
     finally:
         run.release()
 
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """What a recipe asks of torch as a whole (same bits, search for kernels) does not outlast its run."""
-    same, warn, search = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.backends.cudnn.benchmark,
-    )
+    """Restore the global settings of torch that a recipe may change, after its run.
+
+    These are deterministic algorithms and cuDNN's search for fast kernels.
+    """
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(same, warn_only=warn)
-        torch.backends.cudnn.benchmark = search
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.backends.cudnn.benchmark = benchmark
 
 
 def _nothing() -> None:
-    """Where there is no run to replace."""
+    """Do nothing: the commit if there is no run to replace."""
 
 
 def _loop(
-    job: Setup,
+    setup: Setup,
     run: RunFolder,
     monitor: Monitor | None,
-    stands: Callable[[], None],
+    commit: Callable[[], None],
     again: str,
     quiet: bool,
 ) -> None:
-    """All steps that are left; `stands` is called after the first."""
-    recipe, silent = job.recipe, quiet or dist.rank() > 0
-    start, watch = begin(job, run)
+    """Take all remaining steps; call `commit` after the first one."""
+    recipe = setup.recipe
+    total = setup.loader.total
+    silent = quiet or dist.rank() > 0
+    start, watch = begin(setup, run)
     loggers = logs.open(recipe.monitor, run, start, recipe.leaves())
-    every = max(1, round(recipe.train.checkpoint_every * job.loader.per_epoch))
-    bar = display(recipe, job.loader.total, start, silent)
-    with interrupts() as asked, dist.together(), closing(loggers), bar as shown:
-        book, halting = Recorder(job, run, shown, monitor, loggers, watch), Halt(job.device)
-        for step, epoch, rates, out, norm in out_of_memory(job.run(start), recipe):
-            book.note(step, epoch, rates, out, norm)
+    every = max(1, round(recipe.train.checkpoint_every * setup.loader.per_epoch))
+    progress = display(recipe, total, start, silent)
+    with interrupts() as signals, dist.together(), closing(loggers), progress as shown:
+        recorder = Recorder(setup, run, shown, monitor, loggers, watch)
+        halt = Halt(setup.device)
+        for step, epoch, rates, out, norm in out_of_memory(setup.run(start), recipe):
+            recorder.note(step, epoch, rates, out, norm)
             if step == start:
-                stands()
+                commit()
                 if not silent and (sentence := rescaled(recipe)):
                     say(sentence)
             done = step + 1
-            stop = halting(bool(asked) or dist.deserted(), step)
-            if done % every == 0 or done == job.loader.total or stop:
-                book.checkpoint(done)
-            if stop and done < job.loader.total:
+            stop = halt(bool(signals) or dist.deserted(), step)
+            if done % every == 0 or done == total or stop:
+                recorder.checkpoint(done)
+            if stop and done < total:
                 raise Interrupted(
-                    f"stopped after step {done} of {job.loader.total}; {again} goes on there"
+                    f"stopped after step {done} of {total}; {again} resumes from there"
                 )
-        book.finish()
-    dist.any_rank(False, job.device)  # nobody looks for the weights before they are written
+        recorder.finish()
+    # other ranks wait here, so that none looks for the weights before they are written
+    dist.any_rank(False, setup.device)
 
 
 class Halt:
-    """Whether all ranks stop, because one was asked to: found out together, every tenth step or, if slow, every one.
+    """Decide together with the other ranks whether to stop, because one of them was asked to.
 
-    torchrun kills ranks that have not ended half a minute after it was told to.
+    The ranks communicate every tenth step. If steps are slow, they communicate after every step,
+    because torchrun kills ranks that have not ended 30 seconds after it asked them to.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.slow, self.last = device, True, time.monotonic()
+        self.device = device
+        self.slow = True
+        self.last = time.monotonic()
 
-    def __call__(self, wanted: bool, step: int) -> bool:
-        """After a step: whether it is the last for now."""
+    def __call__(self, asked: bool, step: int) -> bool:
+        """Return True if all ranks stop after this step; `asked` is True if this one is to stop."""
         if dist.world() == 1:
-            return wanted
+            return asked
         now = time.monotonic()
-        long, self.last = now - self.last > SLOW, now
+        slow = now - self.last > SLOW
+        self.last = now
         if not self.slow and step % 10 < 9:
             return False
-        self.slow = dist.any_rank(long, self.device)
-        return dist.any_rank(wanted, self.device)
+        self.slow = dist.any_rank(slow, self.device)
+        return dist.any_rank(asked, self.device)
 
 
-def begin(job: Setup, run: RunFolder) -> tuple[int, health.HealthMonitor]:
-    """Write what describes the run, or take up what is there; returns the first step and what is known of health."""
-    content = checkpoint.load(run, job.device)
-    there = len(job.loader.source)
-    if content and content.get("images", there) != there:
-        trained = f"{run.path} was trained on {content['images']} images and {job.recipe.data.name} has {there} now"
+def begin(setup: Setup, run: RunFolder) -> tuple[int, health.HealthMonitor]:
+    """Load the newest checkpoint, if there is one, and write recipe.json and env.json.
+
+    Returns the first step and the health monitor. Raises ValueError if the checkpoint was trained
+    on another number of images.
+    """
+    content = checkpoint.load(run, setup.device)
+    images = len(setup.loader.source)
+    if content and content.get("images", images) != images:
         raise ValueError(
-            f"{trained}: it goes on with the same images only, use another --out for these"
+            f"{run.path} was trained on {content['images']} images, but {setup.recipe.data.name} "
+            f"now has {images}: a run can only resume with the same images, use another --out"
         )
-    start = checkpoint.restore(content, job.learner, job.optims) if content else 0
-    watch = health.HealthMonitor(settling(job))
+    start = checkpoint.restore(content, setup.learner, setup.optims) if content else 0
+    watch = health.HealthMonitor(settling(setup))
     watch.load(content.get("health", {}) if content else {})
     if dist.rank() == 0:
         run.path.mkdir(parents=True, exist_ok=True)
-        job.recipe.write(run.path / "recipe.json")
-        run.write_json("env.json", environment(job.device.type))
+        setup.recipe.write(run.path / "recipe.json")
+        run.write_json("env.json", environment(setup.device.type))
         run.rewind(start)
         checkpoint.point(run)
     return start, watch
 
 
 def out_of_memory(steps: Iterator[Any], recipe: Recipe) -> Iterator[Any]:
-    """The steps; a GPU that is too small ends them with a sentence."""
+    """Yield the steps; raise MemoryError with advice if the GPU's memory is too small."""
     try:
         yield from steps
     except torch.OutOfMemoryError as error:
         raise MemoryError(
-            f"the GPU's memory does not hold a batch of {recipe.train.batch} images of {recipe.views.size} px: "
-            "try a smaller --batch, or --set train.accumulate=2"
+            f"the GPU's memory is too small for a batch of {recipe.train.batch} images of "
+            f"{recipe.views.size} px: try a smaller --batch, or --set train.accumulate=2"
         ) from error
 
 
 @contextmanager
 def closing(loggers: Sequence[logs.Log]) -> Iterator[None]:
-    """Loggers hand over what they hold, however the run ends."""
+    """Close the loggers at the end of the block, also after an exception."""
     try:
         yield
     finally:
@@ -190,24 +200,29 @@ def closing(loggers: Sequence[logs.Log]) -> Iterator[None]:
 
 @contextmanager
 def interrupts() -> Iterator[list[int]]:
-    """A list that fills when SIGTERM or Ctrl-C asks to stop; a second Ctrl-C stops at once."""
-    asked: list[int] = []
+    """Collect the numbers of SIGTERM and SIGINT signals in a list, in place of ending at once.
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked and number == signal.SIGINT:
+    A second Ctrl-C raises KeyboardInterrupt.
+    """
+    received: list[int] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked.append(number)
+        received.append(number)
 
     try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not the main thread: whoever runs this one handles signals
-        yield asked
+        before = {
+            number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+    except ValueError:  # only the main thread can handle signals
+        yield received
         return
     try:
-        yield asked
-    except (
-        ConnectionError
-    ):  # torchrun is about to end this rank too, and must not cut off its last words
+        yield received
+    except ConnectionError:
+        # torchrun is about to end this rank, too: with the old handlers its SIGTERM could cut off
+        # the error message
         raise
     except BaseException:
         _restore(before)
@@ -216,5 +231,6 @@ def interrupts() -> Iterator[list[int]]:
 
 
 def _restore(handlers: dict[signal.Signals, Any]) -> None:
+    """Install signal handlers again."""
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What a person sees while it trains: a bar on a terminal, a plain line now and then elsewhere."""
+"""Show the progress of training: a bar on a terminal, else a plain line every half minute."""
 
 import sys
 import time
@@ -6,41 +6,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from antipode.recipe.resolve import Recipe
+from antipode.recipe.recipe import Recipe
 
 
-class Shown(Protocol):
-    """What the loop tells."""
+class Display(Protocol):
+    """What the training loop reports to."""
 
     def advance(self, step: int) -> None:
-        """A step is done."""
+        """Report a finished step."""
 
     def update(self, row: dict[str, Any], scores: dict[str, float]) -> None:
-        """A step is done and its numbers are known."""
+        """Report a finished step with its metrics and the latest scores of the monitor."""
 
 
 class Silent:
-    """For other ranks and quiet runs."""
+    """Show nothing, on ranks other than 0 and in quiet runs."""
 
     def advance(self, step: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def update(self, row: dict[str, Any], scores: dict[str, float]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Plain:
-    """A line every half minute, for logs."""
+    """Print a line every half minute, for log files."""
 
     def __init__(self, total: int, start: int) -> None:
-        self.total, self.start, self.begun, self.last = total, start, time.monotonic(), 0.0
+        self.total = total
+        self.start = start
+        self.begun = time.monotonic()
+        self.last = 0.0  # when the last line was printed
 
     def advance(self, step: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def update(self, row: dict[str, Any], scores: dict[str, float]) -> None:
-        """One line, where the last is old enough or this is the end."""
-        now, done = time.monotonic(), row["step"] + 1
+        """Print a line if the last one is old enough, or if training ends."""
+        now = time.monotonic()
+        done = row["step"] + 1
         if now - self.last >= 30 or done == self.total:
             self.last = now
             left = (now - self.begun) / max(done - self.start, 1) * (self.total - done)
@@ -48,10 +52,11 @@ class Plain:
 
 
 class Bar:
-    """A rich bar with loss, speed, time left and the kNN accuracy so far."""
+    """A progress bar of rich, with loss, speed, time left and the latest kNN accuracy."""
 
     def __init__(self, progress: Any, task: Any) -> None:
-        self.progress, self.task = progress, task
+        self.progress = progress
+        self.task = task
 
     def advance(self, step: int) -> None:
         """Move the bar."""
@@ -63,14 +68,14 @@ class Bar:
 
 
 def say(line: str) -> None:
-    """A line for people; where nobody can read it any more, that is no reason to stop."""
+    """Print a line to stderr; ignore errors, because training continues if stderr is closed."""
     with suppress(OSError, ValueError):
-        if sys.stderr is not None:  # print would take None for stdout
+        if sys.stderr is not None:  # print(file=None) would write to stdout
             print(line, file=sys.stderr, flush=True)
 
 
 def numbers(row: dict[str, Any], scores: dict[str, float]) -> str:
-    """Loss, speed and scores in a few words."""
+    """Return loss, speed and scores as a short text."""
     parts = [
         f"loss {row.get('contrast', row['loss']):.3f}",
         f"{row['images_per_second']:,.0f} images/s",
@@ -79,12 +84,12 @@ def numbers(row: dict[str, Any], scores: dict[str, float]) -> str:
 
 
 @contextmanager
-def display(recipe: Recipe, total: int, start: int, quiet: bool) -> Iterator[Shown]:
-    """Whatever suits where the output goes."""
+def display(recipe: Recipe, total: int, start: int, quiet: bool) -> Iterator[Display]:
+    """Choose a progress bar, plain lines or silence."""
     if quiet:
         yield Silent()
         return
-    if sys.stderr is None or not sys.stderr.isatty():  # None: it was closed before we began
+    if sys.stderr is None or not sys.stderr.isatty():  # None: closed before Python started
         yield Plain(total, start)
         return
     from rich.console import Console  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The record of a run: metrics, health, checkpoints, the monitor's scores."""
+"""Record a run: its metrics, health, checkpoints, and the scores tracked during training."""
 
 import time
 import warnings
@@ -9,170 +9,178 @@ import torch
 
 from antipode import dist
 from antipode.core.learner import Learner
-from antipode.core.negatives import Bank, Queue
-from antipode.core.objective import Adversarial, Contrast
+from antipode.core.traits import negatives_per_query, stored_size
+from antipode.data.views.policy import standardises
 from antipode.nets import weights
 from antipode.runs.folder import RunFolder
 from antipode.training import checkpoint, health, logs
 from antipode.training.build import Setup
-from antipode.training.progress import Shown
+from antipode.training.progress import Display
 from antipode.types import Output
 
 Monitor = Callable[[Learner, int], dict[str, float]]  # learner, epoch -> scores to record
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and a checkpoint is written; or it is in trouble, and of that there is none."""
+    """The run stopped before its end.
+
+    If it was asked to stop, it has written a checkpoint. If it stopped because of a failed health
+    check, it has not.
+    """
 
 
 class Unhealthy(UserWarning):
-    """What the health check complains about."""
+    """A health check has failed."""
 
 
 class Recorder:
-    """Keeps the record of one run."""
+    """Write the metrics, checkpoints and weights of one run; only rank 0 writes files."""
 
     def __init__(
         self,
-        job: Setup,
-        run: RunFolder,
-        shown: Shown,
+        setup: Setup,
+        folder: RunFolder,
+        display: Display,
         monitor: Monitor | None,
         loggers: Sequence[logs.Log] = (),
         watch: health.HealthMonitor | None = None,
     ) -> None:
-        self.job, self.run, self.shown, self.watch = (
-            job,
-            run,
-            shown,
-            watch or health.HealthMonitor(settling(job)),
-        )
-        self.monitor, self.loggers = monitor, loggers
-        self.mine = dist.rank() == 0
+        self.setup = setup
+        self.folder = folder
+        self.display = display
+        self.watch = watch or health.HealthMonitor(settling(setup))
+        self.monitor = monitor
+        self.loggers = loggers
+        self.writes = dist.rank() == 0
         self.scores: dict[str, float] = {}
-        self.health: dict[str, float] = {}  # of the last check, once that counts
-        self.clock, self.seen, self.warned = time.perf_counter(), 0, ""
+        self.health: dict[str, float] = {}  # of the last check, once the run has settled
+        self.clock = time.perf_counter()
+        self.images = 0  # processed since the clock was read
+        self.warned = ""  # the kind of trouble that was reported last
 
     def note(
         self, step: int, epoch: int, rates: dict[str, float], out: Output, norm: torch.Tensor
     ) -> None:
-        """Record a step where it is due; the device is asked for numbers only then."""
-        plan, total = self.job.recipe.monitor, self.job.loader.total
-        self.seen += self.job.loader.batch
-        checked = bool(plan.health_every) and (step % plan.health_every == 0 or step + 1 == total)
-        watched = self._watched(step, epoch)
-        if checked or watched or step % plan.log_every == 0 or step + 1 == total:
-            values = dist.mean(
-                torch.stack([*out.metrics.values(), norm])
-            ).tolist()  # one transfer from the device
-            row: dict[str, Any] = {
-                "step": step,
-                "epoch": epoch,
-                **dict(zip([*out.metrics, "gradient"], values, strict=True)),
-            }
-            row |= {f"lr_{name}": rate for name, rate in rates.items()}
-            row["images_per_second"] = self.seen / max(time.perf_counter() - self.clock, 1e-9)
-            self.clock, self.seen = time.perf_counter(), 0
-            if checked:
-                found = self._check(row, out.keys)
-                row |= found
-                self.health = found if step >= self.watch.settling else {}
-            if watched and self.monitor:
-                self.scores = self.monitor(self.job.learner, epoch)
-                row |= self.scores
-                self.clock = time.perf_counter()  # the monitor's is no time of training
-            self._write(row, out.keys)
-        else:
-            self.shown.advance(step)
+        """Record a step if a log line, a check or a score is due.
+
+        Values are read from the device only then.
+        """
+        intervals = self.setup.recipe.monitor
+        last = step + 1 == self.setup.loader.total
+        self.images += self.setup.loader.batch
+        every = intervals.health_every
+        check = bool(every) and (step % every == 0 or last)
+        track = self._tracks(step, epoch)
+        if not (check or track or last or step % intervals.log_every == 0):
+            self.display.advance(step)
+            return
+        row = self._row(step, epoch, rates, out, norm)
+        if check:
+            measured = self._check(row, out.keys)
+            row |= measured
+            self.health = measured if step >= self.watch.settling else {}
+        if track and self.monitor:
+            self.scores = self.monitor(self.setup.learner, epoch)
+            row |= self.scores
+            self.clock = time.perf_counter()  # the monitor's time is not training time
+        self._write(row, out.keys)
+
+    def checkpoint(self, done: int) -> None:
+        """Save a checkpoint on rank 0."""
+        if self.writes:
+            content = checkpoint.state(
+                self.setup.learner,
+                self.setup.optims,
+                done,
+                self.watch.state(),
+                images=len(self.setup.loader.source),
+            )
+            checkpoint.save(self.folder, content, self.setup.recipe.train.keep)
+
+    def finish(self) -> None:
+        """Write the trained backbone."""
+        if self.writes:
+            file = self.folder.path / "backbone.safetensors"
+            weights.write(self.setup.learner.backbone, file, self._normal())
+
+    def _row(
+        self, step: int, epoch: int, rates: dict[str, float], out: Output, norm: torch.Tensor
+    ) -> dict[str, Any]:
+        """Return the row of a step for metrics.jsonl, averaged over the ranks."""
+        # stacked, so that there is only one transfer from the device
+        values = dist.mean(torch.stack([*out.metrics.values(), norm])).tolist()
+        row: dict[str, Any] = {"step": step, "epoch": epoch}
+        row |= dict(zip([*out.metrics, "gradient"], values, strict=True))
+        row |= {f"lr_{name}": rate for name, rate in rates.items()}
+        row["images_per_second"] = self.images / max(time.perf_counter() - self.clock, 1e-9)
+        self.clock = time.perf_counter()
+        self.images = 0
+        return row
 
     def _check(self, row: dict[str, Any], keys: torch.Tensor) -> dict[str, float]:
-        """The health of a step, of the keys of all ranks: so all ranks come to the same judgement."""
-        learner, batch = self.job.learner, self.job.loader.batch
-        found: dict[str, float | None] = {
+        """Return the health metrics of a step.
+
+        They are computed from the keys of all ranks, so that all ranks come to the same decision.
+        """
+        learner = self.setup.learner
+        batch = self.setup.loader.batch
+        count = negatives_per_query(learner, batch // self.setup.step.accumulate)
+        measured: dict[str, float | None] = {
             **health.measure(learner, dist.gather(keys)),
             "alignment": health.alignment(learner, row),
-            "mi_bound": health.bound(learner, row.get("contrast", 0.0), negatives(self.job)),
+            "mi_bound": health.bound(learner, row.get("contrast", 0.0), count),
             "queue_age": health.age(learner, batch, row["step"]),
             "bank_drift": self.watch.drift(learner),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in measured.items() if value is not None}
 
     def _write(self, row: dict[str, Any], keys: torch.Tensor) -> None:
-        self._record(row)
-        self.shown.update(row, self.scores)
+        """Write a row to all logs, show it, and report trouble."""
+        if self.writes:
+            self.folder.record(row)
+        for logger in self.loggers:
+            logger.row(row)
+        self.display.update(row, self.scores)
         self.watch.note(row)
-        # between two checks the last one counts, or a collapse would be told again after each
-        trouble = self.watch.trouble(
-            self.health | row, min(len(keys) * dist.world(), health.ENOUGH, keys.shape[1])
-        )
-        if trouble and trouble.fatal and self.job.recipe.train.on_collapse == "stop":
-            there = (
-                "the last checkpoint" if self.run.has_checkpoint() else "the start"
-            )  # none is written of a broken network
-            on = f"with train.on_collapse=warn the same command goes on from {there}"
-            raise Interrupted(f"{trouble.sentence}; stopped because train.on_collapse=stop, {on}")
+        # Between two checks the last one still counts. Otherwise the same collapse would be
+        # reported again after each check.
+        limit = min(len(keys) * dist.world(), health.ENOUGH, keys.shape[1])
+        self._report(self.watch.trouble(self.health | row, limit))
+
+    def _report(self, trouble: health.Trouble | None) -> None:
+        """Warn of new trouble, or raise Interrupted if it is fatal and the recipe says stop."""
+        if trouble and trouble.fatal and self.setup.recipe.train.on_collapse == "stop":
+            # no checkpoint of a broken network is written
+            place = "the last checkpoint" if self.folder.has_checkpoint() else "the start"
+            raise Interrupted(
+                f"{trouble.sentence}; stopped because train.on_collapse=stop, with "
+                f"train.on_collapse=warn the same command resumes from {place}"
+            )
         kind = trouble.kind if trouble else ""
-        if trouble and kind != self.warned and self.mine:
+        if trouble and kind != self.warned and self.writes:
             warnings.warn(trouble.sentence, Unhealthy, stacklevel=2)
         self.warned = kind
 
-    def _watched(self, step: int, epoch: int) -> bool:
-        """Whether the monitor scores after this step, the last of an epoch."""
-        every = self.job.recipe.monitor.knn_every
-        ended = (step + 1) % self.job.loader.per_epoch == 0
+    def _tracks(self, step: int, epoch: int) -> bool:
+        """Return True if the monitor scores after this step, the last of an epoch."""
+        every = self.setup.recipe.monitor.knn_every
+        ended = (step + 1) % self.setup.loader.per_epoch == 0
         return bool(self.monitor and every and ended and (epoch + 1) % every == 0)
 
-    def _record(self, row: dict[str, Any]) -> None:
-        if self.mine:
-            self.run.record(row)
-        for logger in self.loggers:
-            logger.row(row)
-
-    def checkpoint(self, done: int) -> None:
-        """Save on rank 0."""
-        if self.mine:
-            images = len(self.job.loader.source)
-            content = checkpoint.state(
-                self.job.learner, self.job.optims, done, self.watch.state(), images
-            )
-            checkpoint.save(self.run, content, self.job.recipe.train.keep)
-
-    def finish(self) -> None:
-        """Write the backbone as it came out."""
-        if self.mine:
-            weights.write(
-                self.job.learner.backbone, self.run.path / "backbone.safetensors", self._normal()
-            )
-
     def _normal(self) -> weights.Normal | None:
-        """How the pixels of the views are normalised; those of shapes are not, by channel."""
-        made = getattr(self.job.loader.views, "normal", None)
-        if made is None or self.job.recipe.views.policy == "shapes":
+        """Return mean and deviation of the channels by which the views are normalised.
+
+        Returns None if each image is standardised on its own, or if there is no normalisation.
+        """
+        normalise = getattr(self.setup.loader.views, "normal", None)
+        if normalise is None or standardises(self.setup.recipe.views.policy):
             return None
-        return weights.Normal(
-            *(tuple(values.flatten().tolist()) for values in (made.mean, made.std))
-        )
+        mean = tuple(normalise.mean.flatten().tolist())
+        std = tuple(normalise.std.flatten().tolist())
+        return weights.Normal(mean, std)
 
 
-def negatives(job: Setup) -> int:
-    """How many negatives a query meets, where that is one number: a queue, or the batch."""
-    objective = job.learner.objective
-    contrast = objective.contrast if isinstance(objective, Adversarial) else objective
-    if not isinstance(contrast, Contrast):
-        return 0
-    images, count = job.loader.batch // job.step.accumulate, 0
-    for part in contrast.negatives:
-        if isinstance(part, Queue):
-            count += len(part.vectors)
-        elif getattr(part, "pool", None):
-            views = len(job.learner.key_views) if part.pool == "all" else 1
-            others = views * (images - 1)
-            count += min(getattr(part, "subset", None) or others, others)
-    return count
-
-
-def settling(job: Setup) -> int:
-    """Steps before the health of a run counts."""
-    kept = [len(part.vectors) for part in job.learner.modules() if isinstance(part, Queue)]
-    kept += [len(part.weight) for part in job.learner.modules() if isinstance(part, Bank)]
-    return health.settling(max(kept, default=0), job.loader.batch, job.loader.per_epoch)
+def settling(setup: Setup) -> int:
+    """Return the number of steps after which the health of a run counts."""
+    loader = setup.loader
+    return health.settling(stored_size(setup.learner), loader.batch, loader.per_epoch)

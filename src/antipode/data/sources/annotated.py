@@ -1,4 +1,7 @@
-"""PASCAL VOC and COCO: several classes per image, boxes and masks. N images, K classes, M objects, H W pixels."""
+"""PASCAL VOC and COCO: data sets with several classes per image, boxes and masks.
+
+N images, K classes, M objects per image, H W pixels.
+"""
 
 import json
 from collections.abc import Callable
@@ -12,45 +15,50 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from antipode.data.sources.folder import Files, Names, listed
+from antipode.data.sources.folder import Files, Names, from_list
 from antipode.data.sources.source import Decoded
-from antipode.data.sources.splits import Splits, base, locate
+from antipode.data.sources.splits import Splits, data_root, locate
 
 VOC = (
-    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant "
-    "sheep sofa train tvmonitor"
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
+    "person pottedplant sheep sofa train tvmonitor"
 ).split()
 Target = dict[str, Tensor]
 
 
 class Thing(NamedTuple):
-    """One object in an image: class, corners x0 y0 x1 y1, its outline as COCO writes it, and whether to judge it."""
+    """One annotated object in an image."""
 
-    label: int
-    box: tuple[float, float, float, float]
-    outline: Any = None
-    spared: bool = False  # VOC's difficult, COCO's crowd
+    label: int  # class index from 0
+    box: tuple[float, float, float, float]  # corners x0 y0 x1 y1
+    outline: Any = None  # in COCO's segmentation format: polygons or run lengths
+    spared: bool = False  # ignored by the evaluation: VOC's difficult objects, COCO's crowds
 
 
 @dataclass(frozen=True)
 class Detection:
-    """Images with their objects, for detection and segmentation: `[i]` is an image uint8 (3,H,W) and its target.
+    """Images with annotated objects, for detection and segmentation.
 
-    The target has boxes (M,4) as x0 y0 x1 y1, labels (M,) from 1 (0 is the background of torchvision's models), masks
-    uint8 (M,H,W) where the data set has outlines, iscrowd (M,), area (M,) and image_id (1,).
+    `detection[i]` is an image uint8 (3,H,W) and its target, a dictionary with these tensors:
+
+    - boxes (M,4): corners x0 y0 x1 y1;
+    - labels (M,): class index from 1, because 0 is the background in torchvision's models;
+    - masks uint8 (M,H,W): only if all objects of the image have outlines;
+    - iscrowd (M,), area (M,) and image_id (1,).
     """
 
     read: Files
     things: list[list[Thing]]
     ids: list[int]
     classes: list[str]
-    categories: list[int]  # the data set's own number of each class, which its evaluation asks for
+    categories: list[int]  # the data set's own category id of each class; its evaluation needs it
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Target]:
-        image, things = self.read(index), self.things[index]
+        image = self.read(index)
+        things = self.things[index]
         boxes = torch.tensor([thing.box for thing in things], dtype=torch.float32).reshape(-1, 4)
         target = {
             "boxes": boxes,
@@ -69,17 +77,20 @@ class Detection:
 
 
 def mask(outline: Any, height: int, width: int) -> Tensor:
-    """The mask uint8 (H,W) of polygons [[x, y, ...], ...] or of COCO's run lengths {"counts": [...]} down columns."""
+    """Return the mask uint8 (H,W) of an outline in COCO's segmentation format.
+
+    The outline is either a list of polygons [[x, y, ...], ...] or uncompressed run lengths
+    {"counts": [...]}, which run down the columns.
+    """
     if isinstance(outline, dict):
         counts = outline["counts"]
         if not isinstance(counts, list):
             raise ValueError(
-                "a mask is in COCO's compressed form; decode it with pycocotools first"
+                "the mask is in COCO's compressed format; decode it with pycocotools first"
             )
         values = torch.arange(len(counts)) % 2
-        return (
-            values.repeat_interleave(torch.tensor(counts)).reshape(width, height).T.to(torch.uint8)
-        )
+        pixels = values.repeat_interleave(torch.tensor(counts))
+        return pixels.reshape(width, height).T.to(torch.uint8)
     drawing = Image.new("L", (width, height))
     for polygon in outline:
         if len(polygon) >= 6:
@@ -88,10 +99,15 @@ def mask(outline: Any, height: int, width: int) -> Tensor:
 
 
 def presence(things: list[list[Thing]], classes: int) -> Tensor:
-    """Labels int64 (N,K): 1 where a class is there, 0 where not, -1 where all its objects are spared."""
+    """Return the labels int64 (N,K) of images with several classes.
+
+    A label is 1 if the class is present, 0 if it is absent, and -1 if all objects of the class are
+    ignored by the evaluation (`Thing.spared`).
+    """
     labels = torch.zeros(len(things), classes, dtype=torch.int64)
-    for row, found in zip(labels, things, strict=True):
-        for thing in sorted(found, key=lambda thing: not thing.spared):
+    for row, objects in zip(labels, things, strict=True):
+        # ignored objects come first, so that an evaluated object overwrites their -1
+        for thing in sorted(objects, key=lambda thing: not thing.spared):
             row[thing.label] = -1 if thing.spared else 1
     return labels
 
@@ -108,14 +124,15 @@ def voc0712(root: Path | None, download: bool, seed: int) -> Splits:
 
 def _voc(name: str, years: tuple[str, ...], root: Path | None, download: bool) -> Splits:
     if download:
-        _fetch_voc(base(name, root, "VOCdevkit", "it will be fetched"), years)
+        folder = data_root(name, root, "VOCdevkit", "it will be downloaded there")
+        _download_voc(folder, years)
     train, test = (
-        _several(voc_detection(name, part, root, years)) for part in ("trainval", "test")
+        _multi_label(voc_detection(name, part, root, years)) for part in ("trainval", "test")
     )
     return Splits(name, train, train, test, 224)
 
 
-def _fetch_voc(root: Path, years: tuple[str, ...]) -> None:
+def _download_voc(root: Path, years: tuple[str, ...]) -> None:
     from torchvision.datasets import VOCDetection  # noqa: PLC0415
 
     for year, part in [(year, "trainval") for year in years] + [("2007", "test")]:
@@ -123,82 +140,92 @@ def _fetch_voc(root: Path, years: tuple[str, ...]) -> None:
 
 
 def voc_detection(name: str, part: str, root: Path | None, years: tuple[str, ...]) -> Detection:
-    """VOC's objects. Its corners count pixels from 1 and include the last, so one is taken from the first two."""
+    """Return VOC's images and objects; part is `trainval` or `test`.
+
+    VOC counts pixels from 1 and includes the last pixel of a box. The boxes here start at 0 and
+    exclude the last pixel, so 1 is subtracted from x0 and y0 only.
+    """
     how = "unpack VOCdevkit there, as torchvision.datasets.VOCDetection does with download=True"
     years = years if part == "trainval" else ("2007",)
-    inside = [f"VOC{year}/ImageSets/Main/{part}.txt" for year in years]
-    home = locate(name, root, ("VOCdevkit", "voc/VOCdevkit", "VOC/VOCdevkit", "."), inside, how)
+    lists = [f"VOC{year}/ImageSets/Main/{part}.txt" for year in years]
+    home = locate(name, root, ("VOCdevkit", "voc/VOCdevkit", "VOC/VOCdevkit", "."), lists, how)
     keys = [
         (f"VOC{year}", key)
-        for year, file in zip(years, inside, strict=True)
-        for key in _lines(home / file)
+        for year, file in zip(years, lists, strict=True)
+        for key in _first_words(home / file)
     ]
     things = [_voc_things(home / year / "Annotations" / f"{key}.xml") for year, key in keys]
     names = Names(f"{year}/JPEGImages/{key}.jpg" for year, key in keys)
-    return Detection(
-        Files(home, names), things, list(range(len(keys))), VOC, list(range(1, len(VOC) + 1))
-    )
+    ids = list(range(len(keys)))
+    return Detection(Files(home, names), things, ids, VOC, list(range(1, len(VOC) + 1)))
 
 
-def _lines(file: Path) -> list[str]:
+def _first_words(file: Path) -> list[str]:
+    """Return the first word of every non-empty line."""
     return [line.split()[0] for line in file.read_text().splitlines() if line.strip()]
 
 
 def _voc_things(file: Path) -> list[Thing]:
     things = []
-    for found in ElementTree.parse(file).getroot().iter("object"):
+    for element in ElementTree.parse(file).getroot().iter("object"):
         x0, y0, x1, y1 = (
-            float(found.findtext(f"bndbox/{corner}", "0"))
+            float(element.findtext(f"bndbox/{corner}", "0"))
             for corner in ("xmin", "ymin", "xmax", "ymax")
         )
-        label = VOC.index(found.findtext("name", ""))
-        things.append(
-            Thing(label, (x0 - 1, y0 - 1, x1, y1), None, found.findtext("difficult") == "1")
-        )
+        label = VOC.index(element.findtext("name", ""))
+        difficult = element.findtext("difficult") == "1"
+        things.append(Thing(label, (x0 - 1, y0 - 1, x1, y1), None, difficult))
     return things
 
 
 def coco(root: Path | None, download: bool, seed: int) -> Splits:
     """COCO 2017: train (118,287), val (5,000); 80 classes, several per image."""
-    train, test = (_several(coco_detection(part, root)) for part in ("train", "val"))
+    train, test = (_multi_label(coco_detection(part, root)) for part in ("train", "val"))
     return Splits("coco", train, train, test, 224)
 
 
 def coco_detection(part: str, root: Path | None) -> Detection:
-    """COCO's objects, from the layout of its archives or from images/ beside instances_{train,val}.json."""
+    """Return COCO's images and objects; part is `train` or `val`.
+
+    The files are either in the layout of COCO's archives, or in images/ next to
+    instances_{train,val}.json.
+    """
     how = f"unpack {part}2017.zip and annotations_trainval2017.zip there"
-    top = base("coco", root, f"{part}2017 and annotations in coco", how)
+    top = data_root("coco", root, f"{part}2017 and annotations in coco", how)
     folders = ("coco", "COCO", "coco2017", ".")
     if any((top / folder / f"instances_{part}.json").exists() for folder in folders):
-        file, images = f"instances_{part}.json", "images"
+        file = f"instances_{part}.json"
+        images = "images"
     else:
-        file, images = f"annotations/instances_{part}2017.json", f"{part}2017"
+        file = f"annotations/instances_{part}2017.json"
+        images = f"{part}2017"
     home = locate("coco", top, folders, (file, images), how)
-    notes = json.loads((home / file).read_text())
-    categories = sorted(notes["categories"], key=lambda category: category["id"])
+    content = json.loads((home / file).read_text())
+    categories = sorted(content["categories"], key=lambda category: category["id"])
     number = {category["id"]: index for index, category in enumerate(categories)}
-    things: dict[int, list[Thing]] = {image["id"]: [] for image in notes["images"]}
-    for note in notes["annotations"]:
-        x, y, width, height = note["bbox"]
-        crowd = bool(note.get("iscrowd"))
-        box = (x, y, x + width, y + height)
-        things[note["image_id"]].append(
-            Thing(number[note["category_id"]], box, note["segmentation"], crowd)
+    things: dict[int, list[Thing]] = {image["id"]: [] for image in content["images"]}
+    for annotation in content["annotations"]:
+        x, y, width, height = annotation["bbox"]
+        thing = Thing(
+            number[annotation["category_id"]],
+            (x, y, x + width, y + height),
+            annotation["segmentation"],
+            bool(annotation.get("iscrowd")),
         )
-    read = Files(home / images, Names(image["file_name"] for image in notes["images"]))
-    classes = [category["name"] for category in categories]
+        things[annotation["image_id"]].append(thing)
     return Detection(
-        read,
+        Files(home / images, Names(image["file_name"] for image in content["images"])),
         list(things.values()),
         list(things),
-        classes,
+        [category["name"] for category in categories],
         [category["id"] for category in categories],
     )
 
 
-def _several(objects: Detection) -> Decoded:
+def _multi_label(objects: Detection) -> Decoded:
+    """Return the images with the labels (N,K) of the classes that are present."""
     labels = presence(objects.things, len(objects.classes))
-    return listed(objects.read.root, list(objects.read.names), labels, objects.classes)
+    return from_list(objects.read.root, list(objects.read.names), labels, objects.classes)
 
 
 DETECTION: dict[str, Callable[[str, Path | None], Detection]] = {
@@ -209,10 +236,14 @@ DETECTION: dict[str, Callable[[str, Path | None], Detection]] = {
 
 
 def detection(name: str, split: str, root: str | Path | None = None) -> Detection:
-    """The images of a data set with their objects; split is `train` or `test` (COCO's val)."""
+    """Return the images of a data set with their objects; split is `train` or `test` (COCO's val).
+
+    Raises ValueError for a data set without object annotations.
+    """
     if name not in DETECTION or split not in ("train", "test"):
         raise ValueError(
-            f"no objects for {name} {split}; there are {', '.join(DETECTION)} with train and test"
+            f"there are no object annotations for {name} {split}; "
+            f"choose one of {', '.join(DETECTION)} and the split train or test"
         )
     parts = (
         {"train": "train", "test": "val"}

@@ -15,11 +15,11 @@ from torch.utils.data import Dataset
 from antipode.data.sources import annotated, large, small
 from antipode.data.sources.folder import folder
 from antipode.data.sources.hub import hub
-from antipode.data.sources.labels import together
+from antipode.data.sources.labels import align_labels
 from antipode.data.sources.packed import packed
 from antipode.data.sources.shards import webdataset
 from antipode.data.sources.source import Source
-from antipode.data.sources.splits import Splits, normal
+from antipode.data.sources.splits import Splits, mean_and_std
 from antipode.data.sources.wrap import wrap
 
 Make = Callable[[Path | None, bool, int], Splits]
@@ -49,16 +49,17 @@ PREFIXES: dict[str, Callable[[str, Path | None, bool], Splits]] = {
 }
 
 HELP = {
-    "folder": "folder:PATH, images of one's own in class folders or a flat tree, any depth",
-    "webdataset": "webdataset:PATTERN, tar shards by path or address, such as data/train-{000..099}.tar",
-    "hf": "hf:NAME, a data set of the Hugging Face hub (extra `data`)",
-    "packed": "packed:DIR, what `antipode pack` has written",
+    "folder": "folder:PATH, your own images, in class folders or in a folder tree of any depth",
+    "webdataset": (
+        "webdataset:PATTERN, tar shards by path or URL, such as data/train-{000..099}.tar"
+    ),
+    "hf": "hf:NAME, a data set from the Hugging Face Hub (needs the extra `data`)",
+    "packed": "packed:DIR, a folder that `antipode pack` has written",
 }
 
 
-Given: TypeAlias = (
-    str | Dataset[Any] | tuple[Dataset[Any], Dataset[Any]]
-)  # by name, one's own, one's own (train, test)
+# a name, your own Dataset, or your own pair (train, test) of Datasets
+Given: TypeAlias = str | Dataset[Any] | tuple[Dataset[Any], Dataset[Any]]
 
 
 def load(
@@ -68,97 +69,119 @@ def load(
     seed: int = 0,
     ask: bool = True,
 ) -> Splits:
-    """The splits of a data set by name or of torch Datasets; ValueError or FileNotFoundError says what is wrong.
+    """Load the splits of a data set, given by name or as torch Datasets.
 
-    `ask`: items of a Dataset may be read for their labels alone.
+    Raises ValueError for an unknown name or unusable data, and FileNotFoundError for missing files.
+
+    Args:
+        name: a name from `summaries`, a Dataset, a pair (train, test) of Datasets, or Splits, which
+            are returned unchanged.
+        root: the folder with data sets; by default the environment variable ANTIPODE_DATA.
+        download: whether missing files may be downloaded.
+        seed: the seed of generated images (`shapes`).
+        ask: whether items of a Dataset may be read only to get their labels.
     """
     if isinstance(name, Splits):
         return name
     if not isinstance(name, str):
-        return _own(*datasets(name), ask=ask)
+        return _from_datasets(*datasets(name), ask=ask)
     try:
-        return _named(name, Path(root) if root else None, download, seed)
+        return _from_name(name, Path(root) if root else None, download, seed)
     except (URLError, ConnectionError, TimeoutError) as error:
         cause = getattr(error, "reason", None) or error
-        where = f"put its files into {root or 'the folder that ANTIPODE_DATA names'} by hand"
+        where = root or "the folder that ANTIPODE_DATA is set to"
         raise FileNotFoundError(
-            f"{name} cannot be downloaded ({cause}): try again, or {where}"
+            f"{name} could not be downloaded ({cause}); try again, or copy its files to {where}"
         ) from error
 
 
-def _named(name: str, where: Path | None, download: bool, seed: int) -> Splits:
+def _from_name(name: str, root: Path | None, download: bool, seed: int) -> Splits:
     prefix, colon, rest = name.partition(":")
     if colon and prefix in PREFIXES and rest:
-        return PREFIXES[prefix](rest, where, download)
+        return PREFIXES[prefix](rest, root, download)
     if prefix == "python":
         raise ValueError(
-            f"these images came from Python, as a {rest}: give data= again, a Dataset or (train, test)"
+            f"{name} stands for a {rest} that was passed from Python; "
+            "pass data= again, as a Dataset or a pair (train, test) of Datasets"
         )
     if name not in SETS:
         raise ValueError(unknown(name))
-    return SETS[name](where, download, seed)
+    return SETS[name](root, download, seed)
 
 
 def unknown(name: str) -> str:
-    """The sentence for a name that is none."""
-    if name and os.path.isdir(os.path.expanduser(name)):  # noqa: PTH111, PTH112  (pathlib raises on odd names)
-        return f"there is no data set {name}, but a folder: write folder:{name}"
+    """Return the error message for an unknown data set name."""
+    # os.path, because pathlib raises an error for some odd names
+    if name and os.path.isdir(os.path.expanduser(name)):  # noqa: PTH111, PTH112
+        return f"there is no data set {name}, but {name} is a folder: write folder:{name}"
     known = [*SETS, *(f"{prefix}:..." for prefix in PREFIXES)]
     close = difflib.get_close_matches(name.lower(), known, 1, 0.4)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"there is no data set {name}; {hint}known are {', '.join(known)}"
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"there is no data set {name}{hint} (known data sets: {', '.join(known)})"
 
 
 def summaries() -> dict[str, str]:
-    """One line for each name that `load` takes."""
+    """Return {name: one-line description} of every data set and prefix that `load` accepts."""
     lines = {name: (make.__doc__ or "").split("\n")[0] for name, make in SETS.items()}
     return lines | {f"{prefix}:": text for prefix, text in HELP.items()}
 
 
 def datasets(given: Any) -> list[Dataset[Any]]:
-    """A Dataset, or train and test, as a list; a sentence for anything else."""
-    found = list(given) if isinstance(given, tuple | list) else [given]
-    if len(found) not in (1, 2) or not all(isinstance(one, Dataset) for one in found):
-        kinds = " and ".join(dict.fromkeys(type(one).__name__ for one in found)) or "nothing"
-        many = f"{len(found)} of " if len(found) > 2 else ""
-        own = "a class with __len__ and __getitem__, which gives an image or (image, label), is one"
+    """Return a Dataset, or a pair (train, test) of Datasets, as a list of one or two.
+
+    Raises ValueError for anything else.
+    """
+    items = list(given) if isinstance(given, tuple | list) else [given]
+    if len(items) not in (1, 2) or not all(isinstance(item, Dataset) for item in items):
+        types = " and ".join(dict.fromkeys(type(item).__name__ for item in items)) or "nothing"
+        count = f"{len(items)} objects of type " if len(items) > 2 else ""
         raise ValueError(
-            f"data is a name, a torch Dataset or a pair (train, test) of them, not {many}{kinds}: {own}"
+            "data must be a name, a torch Dataset or a pair (train, test) of Datasets, "
+            f"not {count}{types}; subclass torch.utils.data.Dataset with __len__ "
+            "and a __getitem__ that returns an image or (image, label)"
         )
-    return found
+    return items
 
 
-def _own(train: Dataset[Any], test: Dataset[Any] | None = None, *, ask: bool = True) -> Splits:
-    """Labelled Datasets of one's own; without `test` the split is left to whoever scores."""
+def _from_datasets(
+    train: Dataset[Any], test: Dataset[Any] | None = None, *, ask: bool = True
+) -> Splits:
+    """Return the splits of your own Datasets; without `test`, the evaluation makes the split."""
     source: Source = wrap(train, ask=ask)
-    held: Source | None = None if test is None else wrap(test, ask=ask)
-    if held is not None and held.channels != source.channels:
+    test_source: Source | None = None if test is None else wrap(test, ask=ask)
+    if test_source is not None and test_source.channels != source.channels:
         raise ValueError(
-            f"train images have {source.channels} channels and test images {held.channels}"
+            f"train images have {source.channels} channels, "
+            f"but test images have {test_source.channels}"
         )
-    size = source.size  # type: ignore[attr-defined]  # both kinds have one
-    first, *more = _without_gaps(*((source,) if held is None else together(source, held)))
-    return Splits(type(train).__name__, first, first, next(iter(more), None), size, *normal(first))
+    size = source.size  # type: ignore[attr-defined]  # Memory and Decoded both have a size
+    sources = (source,) if test_source is None else align_labels(source, test_source)
+    first, *more = _without_gaps(*sources)
+    statistics = mean_and_std(first)
+    return Splits(type(train).__name__, first, first, next(iter(more), None), size, *statistics)
 
 
 def _without_gaps(*sources: Source) -> list[Source]:
-    """The sources with classes 0, 1, ... where labels leave numbers out and nobody has named the classes in between."""
+    """Renumber the classes as 0, 1, ... if the labels skip numbers.
+
+    The labels stay as they are if `classes` names every class up to the largest label.
+    """
     known = [source.labels for source in sources if source.labels is not None]
     if not known or any(labels.ndim != 1 for labels in known):
         return [*sources]
-    there = torch.unique(torch.cat(known))
-    there = there[there >= 0]  # -1: not labelled
-    if not len(there) or int(there[-1]) < max(
-        len(there), *(len(source.classes or ()) for source in sources)
-    ):
+    used = torch.unique(torch.cat(known))
+    used = used[used >= 0]  # -1: not labelled
+    named = (len(source.classes or ()) for source in sources)
+    if not len(used) or int(used[-1]) < max(len(used), *named):
         return [*sources]
-    names = [str(int(label)) for label in there]
-    return [_renumbered(source, there, names) for source in sources]
+    names = [str(int(label)) for label in used]
+    return [_renumber(source, used, names) for source in sources]
 
 
-def _renumbered(source: Source, there: Tensor, names: list[str]) -> Source:
+def _renumber(source: Source, used: Tensor, names: list[str]) -> Source:
     if source.labels is None:
         return source
-    place = torch.searchsorted(there, source.labels.clamp(min=0))
-    labels = torch.where(source.labels < 0, source.labels, place)
-    return replace(source, labels=labels, classes=names)  # type: ignore[type-var]  # both kinds are dataclasses
+    position = torch.searchsorted(used, source.labels.clamp(min=0))
+    labels = torch.where(source.labels < 0, source.labels, position)
+    # mypy: every Source here is a dataclass, Memory or Decoded
+    return replace(source, labels=labels, classes=names)  # type: ignore[type-var]

@@ -1,7 +1,8 @@
-"""Folders of images: class folders or a flat tree, any depth, whatever lies in them. N images, C channels.
+"""Folders of images: class folders, or a folder tree of any depth. N images, C channels.
 
-Everything that can be found out without decoding is found when the folder is opened: links that lead nowhere, files
-without bytes or permission, what is no image, sizes that make no crop. It is left out, counted and listed.
+Opening a folder checks everything that can be checked without decoding an image: broken links,
+empty files, missing permissions, files that are not images, and sizes that cannot be cropped. Files
+that fail are skipped, counted and listed.
 """
 
 import hashlib
@@ -22,20 +23,22 @@ from torch import Tensor
 from antipode import rng
 from antipode.data.progress import track
 from antipode.data.sources import decode
-from antipode.data.sources.source import Decoded, Numbered, Skip, Some, subset, warn_skipped
-from antipode.data.sources.splits import Splits, normal
+from antipode.data.sources.source import AnySource, Decoded, Numbered, Skip, subset, warn_skipped
+from antipode.data.sources.splits import Splits, mean_and_std
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png")
-TRAIN, TEST = (
-    ("train", "training"),
-    ("val", "valid", "validation", "test", "testing"),
-)  # folders that are splits
+# names of folders that are splits, in order of preference
+TRAIN = ("train", "training")
+TEST = ("val", "valid", "validation", "test", "testing")
 UNLABELLED = ("unlabeled", "unlabelled")
-HELD_OUT = 10  # one in so many images of a class is the test split where the folder has none
+HELD_OUT = 10  # without a test folder, one in this many images of a class is the test split
 
 
 class Names(Sequence[str]):
-    """Many relative paths in one array: a list of a million strings would be copied into every worker."""
+    """Relative paths in one array.
+
+    A list of a million strings would be copied to every worker.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self.bytes = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
@@ -49,50 +52,45 @@ class Names(Sequence[str]):
 
 @dataclass(frozen=True)
 class Files:
-    """Reads the image at an index of a list of files."""
+    """A reader that returns the image at an index of a list of files."""
 
     root: Path
     names: Names
     channels: int = 3
 
     def __call__(self, index: int) -> Tensor:
-        """The image uint8 (C,H,W)."""
+        """Return the image uint8 (C,H,W)."""
         return decode.decode(self.encoded(index), channels=self.channels)
 
     def encoded(self, index: int) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         return Path(self.root, self.names[index]).read_bytes()
 
-    def stamp(self) -> str:
-        """Place, sizes and times of the files."""
+    def fingerprint(self) -> str:
+        """Return a hash of the folder's path and of the files' names, sizes and times."""
         digest = hashlib.blake2b(str(self.root.resolve()).encode(), digest_size=16)
         for name in self.names:
             file = Path(self.root, name)
-            found = (
-                file.stat() if file.exists() else None
-            )  # one that has gone is told when it is read
-            digest.update(
-                f"\n{name} {found and (found.st_size, found.st_mtime_ns)}".encode(
-                    "utf-8", "surrogateescape"
-                )
-            )
+            status = file.stat() if file.exists() else None  # a missing file is reported when read
+            line = f"\n{name} {status and (status.st_size, status.st_mtime_ns)}"
+            digest.update(line.encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
 
 def walk(root: Path) -> tuple[list[str], list[Skip]]:
-    """Relative paths of all files under `root` in order, hidden ones aside, and what is there but cannot be opened."""
+    """Return the sorted relative paths of all files under `root`, and what cannot be opened.
+
+    Hidden files and folders are ignored.
+    """
     names: list[str] = []
     skipped: list[Skip] = []
-    seen: set[tuple[int, int]] = set()
-    for entry in _entries(root, "", seen, skipped):
-        name, item = entry
+    for name, item in _entries(root, "", set(), skipped):
         try:
             if not item.is_file():
-                skipped.append(
-                    Skip(name, "leads nowhere" if item.is_symlink() else "is not a regular file")
-                )
+                reason = "is a broken link" if item.is_symlink() else "is not a regular file"
+                skipped.append(Skip(name, reason))
             elif item.stat().st_size == 0:
-                skipped.append(Skip(name, "has no bytes"))
+                skipped.append(Skip(name, "is empty (0 bytes)"))
             else:
                 names.append(name)
         except OSError as error:
@@ -101,15 +99,19 @@ def walk(root: Path) -> tuple[list[str], list[Skip]]:
 
 
 def _entries(
-    root: Path, below: str, seen: set[tuple[int, int]], skipped: list[Skip]
+    root: Path, below: str, visited: set[tuple[int, int]], skipped: list[Skip]
 ) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-    """All entries under `root`/`below` that are no folders; a folder that links back to itself is walked once."""
+    """Yield every entry under `root`/`below` that is not a folder, with its relative path.
+
+    `visited` holds the folders that were walked already, so that a link to a parent folder is
+    followed only once.
+    """
     folder = root / below
     try:
         status = folder.stat()
-        if (status.st_dev, status.st_ino) in seen:
+        if (status.st_dev, status.st_ino) in visited:
             return
-        seen.add((status.st_dev, status.st_ino))
+        visited.add((status.st_dev, status.st_ino))
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         skipped.append(Skip(below or str(root), f"cannot be opened ({error.strerror})"))
@@ -119,7 +121,7 @@ def _entries(
         if entry.name.startswith("."):
             continue
         if _is_folder(entry):
-            yield from _entries(root, name, seen, skipped)
+            yield from _entries(root, name, visited, skipped)
         else:
             yield name, entry
 
@@ -132,7 +134,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 class Scan(NamedTuple):
-    """What the headers of many files tell."""
+    """The result of reading the headers of many files."""
 
     names: list[str]
     skipped: list[Skip]
@@ -141,9 +143,9 @@ class Scan(NamedTuple):
 
 
 def scan(root: Path, names: list[str]) -> Scan:
-    """Read the header of every file; keep the images that can share one number of channels."""
+    """Read the header of every file and keep the images that fit the most common channel count."""
 
-    def look(name: str) -> decode.Header | Skip:
+    def read_header(name: str) -> decode.Header | Skip:
         try:
             with (root / name).open("rb") as file:
                 return decode.header(file)
@@ -153,35 +155,34 @@ def scan(root: Path, names: list[str]) -> Scan:
             return Skip(name, f"cannot be opened ({error.strerror})")
 
     with ThreadPoolExecutor(8) as pool:
-        looks = list(
-            track(pool.map(look, names, chunksize=64), len(names), f"reading headers in {root}")
-        )
+        jobs = pool.map(read_header, names, chunksize=64)
+        results = list(track(jobs, len(names), f"reading headers in {root}"))
     headers = {
-        name: look
-        for name, look in zip(names, looks, strict=True)
-        if isinstance(look, decode.Header)
+        name: result
+        for name, result in zip(names, results, strict=True)
+        if isinstance(result, decode.Header)
     }
-    skipped = [look for look in looks if isinstance(look, Skip)]
+    skipped = [result for result in results if isinstance(result, Skip)]
     bands = Counter(header.bands for header in headers.values())
     common = bands.most_common(1)[0][0] if bands else 0
     channels = common or 3
     for name, header in list(headers.items()):
-        if not _fits(header.bands, channels):
-            skipped.append(
-                Skip(name, f"has {header.bands or 3} channels where {channels} are expected")
-            )
+        if not _convertible(header.bands, channels):
+            reason = f"has {header.bands or 3} channels, but {channels} are expected"
+            skipped.append(Skip(name, reason))
             del headers[name]
     deep = sum(header.deep for header in headers.values())
     if deep:
         warnings.warn(
-            f"{deep} images of {root} have more than 8 bits a channel; the upper 8 are used",
+            f"{deep} images in {root} have more than 8 bits per channel; the upper 8 bits are used",
             stacklevel=3,
         )
     sides = [min(header.width, header.height) for header in headers.values()] or [224]
     return Scan(list(headers), sorted(skipped), channels, min(224, int(statistics.median(sides))))
 
 
-def _fits(bands: int, channels: int) -> bool:
+def _convertible(bands: int, channels: int) -> bool:
+    """Return whether an image with these bands can be read with that number of channels."""
     return (
         bands == channels
         or (channels in (1, 3) and bands == 0)
@@ -190,56 +191,68 @@ def _fits(bands: int, channels: int) -> bool:
 
 
 def tree(root: Path, *, classes: list[str] | None = None, trusted: bool = False) -> Decoded:
-    """The images under a folder, by class where all of them lie in two or more folders directly under it.
+    """Return the images under a folder.
 
-    `classes` gives the folders that count, and their order. A trusted tree (a published data set) is not opened file by
-    file at the start: that would take minutes for a million images, and a broken one is replaced when it is met.
+    The images are labelled if all of them are in two or more folders directly under `root`.
+
+    Args:
+        root: the folder.
+        classes: the class folders to read, in the order of their labels; by default all folders.
+        trusted: True for a published data set. Its files are not opened at the start, which would
+            take minutes for a million images. A broken image is replaced when it is read.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root}")
     files, skipped = walk(root)
     if classes is not None:
-        wanted, everything = set(classes), files
-        files = [name for name in files if name.split("/", 1)[0] in wanted]
-        if not trusted:  # of a published set a part may be asked for
+        chosen = set(classes)
+        everything = files
+        files = [name for name in files if name.split("/", 1)[0] in chosen]
+        if not trusted:  # for a published data set, `classes` may select a part on purpose
             skipped += [
-                Skip(name, "lies in no class folder")
+                Skip(name, "is not in a class folder")
                 for name in sorted(set(everything) - set(files))
             ]
         if not files:
             raise ValueError(
-                f"{root} has none of the {len(classes)} class folders with images in them, such as {classes[0]}"
+                f"{root} has no images in any of the {len(classes)} class folders, "
+                f"such as {classes[0]}"
             )
     if trusted:
         files = [name for name in files if name.lower().endswith(PHOTOGRAPHS)]
-    found = Scan(files, [], 3, 224) if trusted else scan(root, files)
-    skipped = sorted(skipped + found.skipped)
-    warn_skipped(root, skipped, len(files) + len(skipped) - len(found.skipped))
-    if not found.names:
-        raise ValueError(f"{root} has no image that can be read ({len(skipped)} files looked at)")
-    labels, folders = _classes(root, found.names, classes)
-    names = Names(found.names)
-    reader = Files(root, names, found.channels)
-    return Decoded(reader, names, labels, folders, found.channels, found.size, tuple(skipped))
+    result = Scan(files, [], 3, 224) if trusted else scan(root, files)
+    skipped = sorted(skipped + result.skipped)
+    warn_skipped(root, skipped, len(files) + len(skipped) - len(result.skipped))
+    if not result.names:
+        raise ValueError(
+            f"{root} has no image that can be read ({len(skipped)} files were checked)"
+        )
+    labels, folders = _folder_labels(root, result.names, classes)
+    names = Names(result.names)
+    reader = Files(root, names, result.channels)
+    return Decoded(reader, names, labels, folders, result.channels, result.size, tuple(skipped))
 
 
-def _classes(
+def _folder_labels(
     root: Path, names: list[str], classes: list[str] | None
 ) -> tuple[Tensor | None, list[str] | None]:
-    """Labels (N,) and class names from the first folder of each path; none where there is nothing to tell apart."""
+    """Return the labels (N,) and the class names, from the first folder of each path.
+
+    Both are None if there is only one folder, or if images are outside the class folders.
+    """
     first = [name.split("/", 1)[0] if "/" in name else "" for name in names]
     folders = classes or sorted(set(first))
     if classes is None and len(folders) == 1:
         if folders[0]:
             warnings.warn(
-                f"{root} has the one class {folders[0]}, so its images are taken as unlabelled",
+                f"{root} has only one class, {folders[0]}, so its images are used as unlabelled",
                 stacklevel=4,
             )
         return None, None
     if "" in folders:
-        loose = first.count("")
         warnings.warn(
-            f"{loose} images lie directly in {root} beside {len(folders) - 1} folders, so all are taken as unlabelled",
+            f"{first.count('')} images are directly in {root}, next to {len(folders) - 1} folders, "
+            "so all images are used as unlabelled",
             stacklevel=4,
         )
         return None, None
@@ -248,72 +261,90 @@ def _classes(
 
 
 def folder(path: str | Path) -> Splits:
-    """A folder of one's own: `train` and `val` (or `test`) in it are the splits, else every tenth image is held out."""
+    """Return the splits of a folder of your own images.
+
+    The subfolders `train` and `val` (or `test`) are the splits. Without them, a tenth of each class
+    is held out for testing.
+    """
     root = Path(path).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root}")
     folders = sorted(
         item.name for item in root.iterdir() if item.is_dir() and not item.name.startswith(".")
     )
-    first, second = (_named(folders, names) for names in (TRAIN, TEST))
+    first, second = (_find_name(folders, names) for names in (TRAIN, TEST))
     if first and second:
         train = tree(root / first)
-        test: Decoded | None = _test(root / second, train)
+        test: Decoded | None = _test_tree(root / second, train)
         if others := [name for name in folders if name not in (first, second)]:
             warnings.warn(
-                f"{root} has {', '.join(others)} beside {first} and {second}: not read",
+                f"{root} contains {', '.join(others)} besides {first} and {second}; "
+                "these folders are not read",
                 stacklevel=3,
             )
     else:
-        # `train` alone is a split; among other folders it is a class, as it is in VOC
+        # `train` alone is a split; next to other folders it is a class, as it is in VOC
         train, test = held_out(tree(root / first if first and folders == [first] else root))
         if len(folders) > 1 and all(
             name.lower() in (*TRAIN, *TEST, *UNLABELLED) for name in folders
         ):
-            one = f"{', '.join(folders)} of {root} are taken as classes"
-            warnings.warn(f"{one}: splits are train with val or test", stacklevel=3)
-    return Splits(f"folder:{path}", train, train, test, train.size, *normal(train))
+            warnings.warn(
+                f"the folders {', '.join(folders)} of {root} are used as classes; "
+                "to use folders as splits, name them train and val (or test)",
+                stacklevel=3,
+            )
+    return Splits(f"folder:{path}", train, train, test, train.size, *mean_and_std(train))
 
 
-def _named(folders: list[str], names: tuple[str, ...]) -> str | None:
-    """The folder with the first of these names that there is, in capitals or not."""
+def _find_name(folders: list[str], names: tuple[str, ...]) -> str | None:
+    """Return the folder with the first of these names that exists, in upper or lower case."""
     return next((folder for name in names for folder in folders if folder.lower() == name), None)
 
 
-def _test(root: Path, train: Decoded) -> Decoded:
-    """The test images with the classes, channels and size of the training images."""
+def _test_tree(root: Path, train: Decoded) -> Decoded:
+    """Return the test images with the classes, channels and size of the training images."""
     folders = {
         item.name for item in root.iterdir() if item.is_dir() and not item.name.startswith(".")
     }
     extra = sorted(folders - set(train.classes or folders))
     if extra:
         raise ValueError(
-            f"{root} has {len(extra)} classes that train has not, the first: {extra[0]}"
+            f"{root} has {len(extra)} classes that are not in train, the first: {extra[0]}"
         )
     test = tree(root, classes=train.classes)
     if test.channels != train.channels:
         raise ValueError(
-            f"{root} has images of {test.channels} channels but train of {train.channels}"
+            f"the images of {root} have {test.channels} channels, "
+            f"but the train images have {train.channels}"
         )
-    return replace(
-        test, labels=test.labels if train.classes else None, classes=train.classes, size=train.size
-    )
+    labels = test.labels if train.classes else None
+    return replace(test, labels=labels, classes=train.classes, size=train.size)
 
 
-def listed(root: Path, names: list[str], labels: Tensor | list[int], classes: list[str]) -> Decoded:
-    """The files a published list names, with its labels; the first is looked for, to tell a wrong layout at once."""
+def from_list(
+    root: Path, names: list[str], labels: Tensor | list[int], classes: list[str]
+) -> Decoded:
+    """Return the images that a published list names, with the list's labels.
+
+    Only the first file is checked, which is enough to detect a wrong folder layout at once.
+    """
     if not names:
         raise ValueError(f"the list of images in {root} is empty")
     if not (root / names[0]).exists():
         raise FileNotFoundError(
-            f"a list names {len(names)} images in {root}, but {names[0]} is not there"
+            f"a list names {len(names)} images in {root}, but {names[0]} does not exist"
         )
-    held = Names(names)
-    return Decoded(Files(root, held), held, torch.as_tensor(labels, dtype=torch.int64), classes)
+    paths = Names(names)
+    return Decoded(Files(root, paths), paths, torch.as_tensor(labels, dtype=torch.int64), classes)
 
 
-def held_out(source: Some) -> tuple[Some, Some | None]:
-    """Train and test, which is a tenth of each class chosen by the hash of the name; unlabelled: all, and None."""
+def held_out(source: AnySource) -> tuple[AnySource, AnySource | None]:
+    """Split a labelled source into train and test.
+
+    The test split is a tenth of each class, and at least one image of a class with two or more. The
+    hash of an image's name decides whether the image is chosen. A source without labels, or with
+    several labels per image, is returned whole, with None for the test split.
+    """
     if source.labels is None or source.labels.ndim > 1:
         return source, None
     names: Sequence[str] = source.names if isinstance(source, Decoded) else Numbered(len(source))
@@ -327,4 +358,5 @@ def held_out(source: Some) -> tuple[Some, Some | None]:
     mask = torch.zeros(len(source), dtype=torch.bool)
     mask[chosen] = True
     train, test = (subset(source, part.nonzero().flatten()) for part in (~mask, mask))
-    return train, replace(test, skipped=())  # type: ignore[type-var]  # what was left out is listed once
+    # skipped files are listed once, with the training images
+    return train, replace(test, skipped=())  # type: ignore[type-var]

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub through their `datasets` package, an extra."""
+"""Data sets from the Hugging Face Hub, loaded by the optional `datasets` package."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,10 +8,10 @@ from torch.utils.data import Dataset
 
 from antipode.data.sources.folder import held_out
 from antipode.data.sources.source import Decoded, Memory
-from antipode.data.sources.splits import Splits, normal
+from antipode.data.sources.splits import Splits, mean_and_std
 from antipode.data.sources.wrap import wrap
 
-TESTS = ("test", "validation", "valid", "val")
+TESTS = ("test", "validation", "valid", "val")  # names of test splits, in order of preference
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,17 @@ class Rows(Dataset[Any]):
 
     @property
     def _fingerprint(self) -> str | None:
-        """The table's own, by which features are kept."""
-        found = getattr(self.table, "_fingerprint", None)
-        return None if found is None else f"{found} {self.column}"
+        """The table's own fingerprint, which is part of the key of cached features."""
+        table = getattr(self.table, "_fingerprint", None)
+        return None if table is None else f"{table} {self.column}"
 
 
 def hub(name: str) -> Splits:
-    """`hf:NAME` or `hf:NAME@CONFIG`: the train split, and the first of test and validation."""
+    """Return the splits of `hf:NAME` or `hf:NAME@CONFIG`.
+
+    The test split is the first that exists of test and validation. Without one, a tenth of each
+    class is held out.
+    """
     try:
         import datasets  # noqa: PLC0415
     except ImportError as error:
@@ -44,24 +48,26 @@ def hub(name: str) -> Splits:
         ) from error
     path, _, config = name.partition("@")
     try:
-        found = datasets.load_dataset(path, config or None)
+        tables = datasets.load_dataset(path, config or None)
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        way = "with a network, or once it is in the cache that HF_HOME names, it is found; folder:PATH reads files"
-        raise FileNotFoundError(f"hf:{name} cannot be loaded ({reason}): {way}") from error
-    if "train" not in found:
-        raise ValueError(f"hf:{name} has no train split, only {', '.join(found)}")
-    train = _source(name, found["train"])
-    test_name = next((part for part in TESTS if part in found), None)
+        raise FileNotFoundError(
+            f"hf:{name} cannot be loaded ({reason}); it needs a network connection or a copy in "
+            "the cache folder HF_HOME (use folder:PATH for your own image files)"
+        ) from error
+    if "train" not in tables:
+        raise ValueError(f"hf:{name} has no train split, only {', '.join(tables)}")
+    train = _source(name, tables["train"])
+    test_name = next((part for part in TESTS if part in tables), None)
     if test_name:
-        test: Memory | Decoded | None = _source(name, found[test_name])
+        test: Memory | Decoded | None = _source(name, tables[test_name])
     else:
         train, test = held_out(train)
-    return Splits(f"hf:{name}", train, train, test, train.size, *normal(train))
+    return Splits(f"hf:{name}", train, train, test, train.size, *mean_and_std(train))
 
 
 def _source(name: str, table: Any) -> Memory | Decoded:
-    """A split by its first image column and its first column of class labels."""
+    """Return a split, from its first image column and its first column of class labels."""
     kinds = {column: type(feature).__name__ for column, feature in table.features.items()}
     image = next((column for column, kind in kinds.items() if kind == "Image"), None)
     if image is None:

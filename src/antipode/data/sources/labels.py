@@ -1,4 +1,7 @@
-"""Labels of a Dataset: as it tells them, or as its items have them. Training needs none. N images, K classes."""
+"""Labels of a torch Dataset, from its attributes or from its items. N images, K classes.
+
+Training does not need labels.
+"""
 
 import itertools
 import warnings
@@ -14,135 +17,170 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from antipode.data.progress import track
 from antipode.data.sources.source import Source
 
-ASKED = 10_000  # items that are read for their labels alone, at most: their images are decoded on the way
-BROKEN = object()  # in the place of the label of an item that cannot be read
+# the most items that are read only for their labels; reading an item also decodes its image
+MAX_READS = 10_000
+BROKEN = object()  # stands for the label of an item that cannot be read
 
 
 def stored_labels(dataset: Dataset[Any], count: int) -> Sequence[Any] | Tensor | None:
-    """The labels that a Dataset tells without being read, as it has them."""
+    """Return the labels that a Dataset stores as `targets` or `labels`, unconverted, or None.
+
+    No item is read.
+    """
     if isinstance(dataset, Subset):
         whole = stored_labels(dataset.dataset, len(dataset.dataset))  # type: ignore[arg-type]
         return None if whole is None else [whole[index] for index in dataset.indices]
     if isinstance(dataset, ConcatDataset):
-        parts = [stored_labels(part, len(part)) for part in dataset.datasets]  # type: ignore[arg-type]
+        parts = [
+            stored_labels(part, len(part))  # type: ignore[arg-type]
+            for part in dataset.datasets
+        ]
         known = [part for part in parts if part is not None]
         return list(itertools.chain.from_iterable(known)) if len(known) == len(parts) else None
     for name in ("targets", "labels"):
-        found: Any = getattr(dataset, name, None)
+        labels: Any = getattr(dataset, name, None)
         sized = (
-            hasattr(found, "__len__")
-            and getattr(found, "ndim", 1) > 0
-            and not isinstance(found, dict)
+            hasattr(labels, "__len__")
+            and getattr(labels, "ndim", 1) > 0
+            and not isinstance(labels, dict)
         )
-        if sized and len(found) == count:
-            return found if _at_once(found) else list(found)
+        if sized and len(labels) == count:
+            return labels if _is_numeric(labels) else list(labels)
     return None
 
 
 def read_labels(dataset: Dataset[Any], count: int) -> list[Any] | None:
-    """The labels of all items, each of which is read for it; None, with a warning, where that would take long."""
-    if count > ASKED:
-        text = f"{type(dataset).__name__} has no `targets`, and {count} items are too many to read for their labels"
-        warnings.warn(f"{text}: they are not known", stacklevel=3)
+    """Return the labels of all items, by reading every item.
+
+    Returns None, with a warning, if there are more than MAX_READS items.
+    """
+    if count > MAX_READS:
+        warnings.warn(
+            f"{type(dataset).__name__} has no `targets`, and {count} items are too many to read "
+            f"for their labels (at most {MAX_READS}); the labels are unknown",
+            stacklevel=3,
+        )
         return None
-    found: list[Any] = []
+    labels: list[Any] = []
     for index in track(range(count), count, "reading labels", least=500):
         try:
             item = dataset[index]
-        except Exception:  # counted and listed when its image is wanted
+        except Exception:  # the failure is counted and listed later, when the image is needed
             item = None, BROKEN
-        found.append(item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else None)
-    for index in reversed(range(count)):  # as the next image takes the place of a broken one
-        if found[index] is BROKEN:
-            after = found[(index + 1) % count]
-            found[index] = None if after is BROKEN else after
-    return found
+        labels.append(item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else None)
+    # the next image replaces a broken one, so its label does too
+    for index in reversed(range(count)):
+        if labels[index] is BROKEN:
+            after = labels[(index + 1) % count]
+            labels[index] = None if after is BROKEN else after
+    return labels
 
 
-def numbers(given: Any, classes: list[str] | None) -> tuple[Tensor | None, list[str] | None]:
-    """Labels int64 (N,) or (N,K), -1 where there is none, and class names, from numbers, one-hot rows or names.
+def to_numbers(given: Any, classes: list[str] | None) -> tuple[Tensor | None, list[str] | None]:
+    """Return labels int64 (N,) or (N,K) and the class names.
 
-    What is neither is told in a warning, and not used.
+    `given` may be integers, one-hot or multi-hot rows, or class names. A missing label becomes -1.
+    Other labels cause a warning and are not used.
     """
-    if given is None or (not _at_once(given) and all(label is None for label in given)):
+    if given is None or (not _is_numeric(given) and all(label is None for label in given)):
         return None, classes
-    if not _at_once(given) and all(label is None or isinstance(label, str) for label in given):
-        classes = _order(given, classes)
-        place = {name: number for number, name in enumerate(classes)}
-        return torch.tensor([-1 if label is None else place[label] for label in given]), classes
+    if not _is_numeric(given) and all(label is None or isinstance(label, str) for label in given):
+        classes = _class_order(given, classes)
+        number = {name: index for index, name in enumerate(classes)}
+        return torch.tensor([-1 if label is None else number[label] for label in given]), classes
     try:
-        return _whole(given), classes
+        return _integers(given), classes
     except (TypeError, ValueError, RuntimeError):
         odd = next(
             (label for label in given if label is not None and not isinstance(label, int)), given[0]
         )
-        kind = f"the {type(odd).__name__} {str(odd)[:40]!r}"
-        text = f"labels are whole numbers from 0 on, one-hot rows or names, one for each class; {kind} is none"
-        warnings.warn(f"{text}, and the labels are not used", stacklevel=4)
+        warnings.warn(
+            "labels must be integers from 0, rows with a 0 or 1 for each class, or class names, "
+            f"but one is the {type(odd).__name__} {str(odd)[:40]!r}; the labels are not used",
+            stacklevel=4,
+        )
         return None, classes
 
 
-def _at_once(given: Any) -> bool:
-    """Whether labels are numbers in one piece."""
+def _is_numeric(given: Any) -> bool:
+    """Return whether the labels are one tensor or one numeric array."""
     return isinstance(given, Tensor) or (
         isinstance(given, np.ndarray) and given.dtype.kind in "biuf"
     )
 
 
-def _order(given: Sequence[str | None], classes: list[str] | None) -> list[str]:
-    there = {label for label in given if label is not None}
-    return list(classes) if classes is not None and there <= set(classes) else sorted(there)
+def _class_order(given: Sequence[str | None], classes: list[str] | None) -> list[str]:
+    """Return `classes` if they cover all given names, else the given names in sorted order."""
+    names = {label for label in given if label is not None}
+    return list(classes) if classes is not None and names <= set(classes) else sorted(names)
 
 
-def _whole(given: Any) -> Tensor:
-    """Numbers or rows as int64 (N,) or (N,K); rows with a single 1 are numbers. An error where they are neither."""
+def _integers(given: Any) -> Tensor:
+    """Return numbers or rows as int64 (N,) or (N,K); one-hot rows become class indices (N,).
+
+    Raises an error if they are neither.
+    """
     try:
-        rows = torch.as_tensor(
-            given
-        )  # at once: a million tensors of one number take seconds and a gigabyte
+        # one call for all: a tensor for each of a million labels takes seconds and a gigabyte
+        values = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError):
         each = [torch.as_tensor(-1 if label is None else label) for label in given]
-        rows = torch.stack([label.reshape(()) if label.numel() == 1 else label for label in each])
-    found = rows.to(torch.int64)
-    if rows.ndim > 2 or not torch.equal(found.to(rows.dtype), rows):
-        raise ValueError("neither")
-    if found.ndim == 2 and found.shape[1] == 1:
-        return found[:, 0]
-    one_hot = found.ndim == 2 and bool(
-        ((found == 0) | (found == 1)).all() and (found.sum(1) == 1).all()
+        values = torch.stack([label.reshape(()) if label.numel() == 1 else label for label in each])
+    integers = values.to(torch.int64)
+    if values.ndim > 2 or not torch.equal(integers.to(values.dtype), values):
+        raise ValueError("the labels are neither integers nor rows of integers")
+    if integers.ndim == 2 and integers.shape[1] == 1:
+        return integers[:, 0]
+    one_hot = integers.ndim == 2 and bool(
+        ((integers == 0) | (integers == 1)).all() and (integers.sum(1) == 1).all()
     )
-    return found.argmax(1) if one_hot else found
+    return integers.argmax(1) if one_hot else integers
 
 
-def together(train: Source, test: Source) -> tuple[Source, Source]:
-    """Two sources with one meaning of their labels: the same number for the same name, rows beside rows."""
-    ours, theirs = train.labels, test.labels
-    if ours is None or theirs is None:
+def align_labels(train: Source, test: Source) -> tuple[Source, Source]:
+    """Return train and test with labels of the same meaning.
+
+    The same class name gets the same number. If one source has rows (N,K), both get rows.
+    """
+    if train.labels is None or test.labels is None:
         return train, test
-    if ours.ndim != theirs.ndim:
-        columns, most = (
-            (ours if ours.ndim == 2 else theirs).shape[1],
-            int((theirs if ours.ndim == 2 else ours).max()),
+    if train.labels.ndim != test.labels.ndim:
+        rows, indices = (
+            (train.labels, test.labels) if train.labels.ndim == 2 else (test.labels, train.labels)
         )
-        if most >= columns:
-            text = f"the labels of train and test do not go together: rows of {columns} classes and a number {most}"
-            raise ValueError(text)
-        return _rows(train, columns), _rows(test, columns)
-    mine, other = train.classes or [], test.classes or []
-    clear = len({*mine}) == len(mine) > int(ours.max()) and len({*other}) == len(other) > int(
-        theirs.max()
-    )
-    if ours.ndim > 1 or mine == other or not clear:
+        columns = rows.shape[1]
+        largest = int(indices.max())
+        if largest >= columns:
+            raise ValueError(
+                f"the labels of train and test do not match: one has rows of {columns} classes, "
+                f"the other has the class index {largest}"
+            )
+        return _to_rows(train, columns), _to_rows(test, columns)
+    train_names, test_names = train.classes or [], test.classes or []
+    if (
+        train.labels.ndim > 1
+        or train_names == test_names
+        or not (_names_all(train_names, train.labels) and _names_all(test_names, test.labels))
+    ):
         return train, test
-    names = [*mine, *(name for name in other if name not in mine)]
-    place = torch.tensor([names.index(name) for name in other])
-    moved = torch.where(theirs < 0, theirs, place[theirs.clamp(min=0)])
-    return replace(train, classes=names), replace(test, labels=moved, classes=names)  # type: ignore[type-var]
+    names = [*train_names, *(name for name in test_names if name not in train_names)]
+    number = torch.tensor([names.index(name) for name in test_names])
+    labels = torch.where(test.labels < 0, test.labels, number[test.labels.clamp(min=0)])
+    # mypy: every Source here is a dataclass, Memory or Decoded
+    train = replace(train, classes=names)  # type: ignore[type-var]
+    test = replace(test, labels=labels, classes=names)  # type: ignore[type-var]
+    return train, test
 
 
-def _rows(source: Source, columns: int) -> Source:
-    """Numbers (N,) as rows (N,K) with a single 1."""
+def _names_all(classes: list[str], labels: Tensor) -> bool:
+    """Return whether `classes` has a distinct name for every label."""
+    return len({*classes}) == len(classes) > int(labels.max())
+
+
+def _to_rows(source: Source, columns: int) -> Source:
+    """Return a source with labels as one-hot rows (N,K) instead of class indices (N,)."""
     if source.labels is None or source.labels.ndim == 2:
         return source
     rows = (source.labels[:, None] == torch.arange(columns)).to(torch.int64)
-    return replace(source, labels=rows)  # type: ignore[type-var]  # both kinds are dataclasses
+    # mypy: every Source here is a dataclass, Memory or Decoded
+    return replace(source, labels=rows)  # type: ignore[type-var]

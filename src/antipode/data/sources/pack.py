@@ -1,9 +1,16 @@
-"""Write a data set once into a few large files that are read through memory maps (packed.py has the layout).
+"""Pack a data set into a few large files, which are read through memory maps.
 
-Stored are the bytes of the files as they are (the default: a crop is a crop of the full image, and a million small
-files are gone), or, with `size`, images reduced to that shorter side where theirs is longer: as pixels, which need no
-decoding, or with `quality` as JPEG. Parts are written aside, synced and renamed, so a run that was killed goes on with
-the first part that is missing; the folder gets its name when all is there.
+The layout of the files is in packed.py. An image is stored in one of three forms:
+
+- by default, the bytes of its file, unchanged: a crop is then a crop of the full image, and there
+  are no longer a million small files;
+- with `size`, as pixels, which need no decoding;
+- with `size` and `quality`, as JPEG.
+
+`size` reduces the shorter side of an image to this size if it is longer.
+
+Each part is written to a temporary file, synced and renamed. A run that was killed therefore
+resumes with the first missing part. The folder gets its final name when everything is written.
 """
 
 import io
@@ -31,12 +38,11 @@ from antipode.data.sources.source import Decoded, Memory, Skip, Source, warn_ski
 from antipode.data.sources.splits import Splits
 from antipode.files import atomic_write, sync
 
-PART = 1024  # images in a part: what a killed run may lose
+PART = 1024  # images per part; a killed run loses at most one part
 
-Stored = tuple[
-    bytes, int, int
-]  # bytes, height, width; height and width are 0 where the bytes are encoded
-Store = Callable[[int], Stored | Skip]
+# bytes, height, width; height and width are 0 if the bytes are an encoded image
+Stored = tuple[bytes, int, int]
+Encode = Callable[[int], Stored | Skip]
 
 
 def pack(
@@ -51,57 +57,54 @@ def pack(
     workers: int | None = None,
     progress: bool = True,
 ) -> Path:
-    """Pack all splits of a data set into the folder `out`; run again after an interruption, it goes on where it was."""
+    """Pack all splits of a data set into the folder `out` and return that folder.
+
+    Call it again with the same arguments to resume after an interruption.
+    """
     if quality is not None and (size is None or not 1 <= quality <= 100):
         raise ValueError(
-            f"quality is a number from 1 to 100 for images reduced by size, not {quality} with size {size}"
+            "quality must be from 1 to 100 and needs a size, "
+            f"but quality is {quality} and size is {size}"
         )
     if size is not None and size < 2:
-        raise ValueError(f"size is the shorter side in pixels, not {size}")
+        raise ValueError(f"size is the shorter side in pixels and must be at least 2, not {size}")
     home = Path(out).expanduser()
     if home.exists():
         remove = "remove it, or " if (home / "meta.json").exists() else ""
-        raise ValueError(f"{home} is there already; {remove}pack into another folder")
+        raise ValueError(f"{home} already exists; {remove}pack into another folder")
     splits = load(data, root=root, download=download, seed=seed)
-    parts = {"train": splits.train}
+    sources = {"train": splits.train}
     if splits.pretrain is not splits.train:
-        parts["pretrain"] = splits.pretrain
+        sources["pretrain"] = splits.pretrain
     if splits.test is not None:
-        parts["test"] = splits.test
-    aside = home.with_name(home.name + ".partial")
-    _begin(
-        aside,
-        {
-            "data": splits.name,
-            "size": size,
-            "quality": quality,
-            "seed": seed,
-            "images": _digest(parts),
-        },
-    )
-    if not (aside / "meta.json").exists():
+        sources["test"] = splits.test
+    partial_folder = home.with_name(home.name + ".partial")
+    plan = {
+        "data": splits.name,
+        "size": size,
+        "quality": quality,
+        "seed": seed,
+        "images": _checksums(sources),
+    }
+    _start_or_resume(partial_folder, plan)
+    if not (partial_folder / "meta.json").exists():
         with (
             ThreadPoolExecutor(workers or cores(1)) as pool,
-            bar(_count(parts), f"packing {splits.name}", show=progress) as done,
+            bar(_count(sources), f"packing {splits.name}", show=progress) as advance,
         ):
-            metas = {
-                name: _split(
-                    aside / name, source, partial(_stored, source, size, quality), pool, done
-                )
-                for name, source in parts.items()
-            }
-        _describe(aside, splits, metas)
-    lost = _finish(aside, home)
-    warn_skipped(
-        splits.name,
-        lost,
-        _count(parts) + sum(len(getattr(source, "skipped", ())) for source in parts.values()),
-    )
+            metas = {}
+            for name, source in sources.items():
+                encode = partial(_encode, source, size, quality)
+                metas[name] = _write_split(partial_folder / name, source, encode, pool, advance)
+        _write_meta(partial_folder, splits, metas)
+    skipped = _finish(partial_folder, home)
+    skipped_before = sum(len(getattr(source, "skipped", ())) for source in sources.values())
+    warn_skipped(splits.name, skipped, _count(sources) + skipped_before)
     return home
 
 
-def _describe(aside: Path, splits: Splits, metas: dict[str, Any]) -> None:
-    """Write meta.json, which says that all is there."""
+def _write_meta(folder: Path, splits: Splits, metas: dict[str, Any]) -> None:
+    """Write meta.json, whose presence means that all parts are written."""
     meta = {
         "format": FORMAT,
         "name": splits.name,
@@ -109,97 +112,113 @@ def _describe(aside: Path, splits: Splits, metas: dict[str, Any]) -> None:
         "mean": splits.mean,
         "std": splits.std,
     }
-    with atomic_write(aside / "meta.json") as file:
+    with atomic_write(folder / "meta.json") as file:
         file.write(json.dumps(meta | {"splits": metas}, indent=1).encode())
 
 
-def _finish(aside: Path, home: Path) -> list[Skip]:
-    """Clear away the notes of the work and give the folder its name; returns what was left out."""
-    for note in [*aside.glob("*/part-*.npz"), aside / "plan.json"]:
-        note.unlink(missing_ok=True)
-    for left in aside.rglob(".*.tmp"):  # of a process that was killed while it wrote
-        left.unlink()
-    aside.rename(home)
+def _finish(folder: Path, home: Path) -> list[Skip]:
+    """Remove temporary files, rename the folder to `home` and return the skipped images."""
+    for temporary in [*folder.glob("*/part-*.npz"), folder / "plan.json"]:
+        temporary.unlink(missing_ok=True)
+    for unfinished in folder.rglob(".*.tmp"):  # left by a process that was killed while writing
+        unfinished.unlink()
+    folder.rename(home)
     sync(home.parent)
     splits = json.loads((home / "meta.json").read_text())["splits"]
     return [Skip(*skip) for part in splits.values() for skip in part["skipped"]]
 
 
-def _begin(aside: Path, plan: dict[str, Any]) -> None:
-    """Make the folder, or make sure that what an earlier run left there is the same work."""
-    aside.mkdir(parents=True, exist_ok=True)
-    file = aside / "plan.json"
+def _start_or_resume(folder: Path, plan: dict[str, Any]) -> None:
+    """Create the folder, or check that an earlier run left it with the same plan."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "plan.json"
     if file.exists():
         earlier = json.loads(file.read_text())
         if earlier != plan:
             changed = ", ".join(key for key in plan if earlier.get(key) != plan[key])
             raise ValueError(
-                f"{aside} is left from packing with other {changed}; remove it to begin anew"
+                f"{folder} was left by an earlier packing with different {changed}; "
+                "remove it to start again"
             )
         return
     with atomic_write(file) as handle:
         handle.write(json.dumps(plan).encode())
 
 
-def _split(
-    home: Path, source: Source, store: Store, pool: ThreadPoolExecutor, done: Callable[[int], None]
+def _write_split(
+    home: Path,
+    source: Source,
+    encode: Encode,
+    pool: ThreadPoolExecutor,
+    advance: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Write a split's missing parts, then its index; returns what meta.json says of it."""
+    """Write the missing parts of a split, then its index; return its entry in meta.json."""
     home.mkdir(exist_ok=True)
-    indices, skipped, lengths = [], [], []
+    indices = []
+    skipped = []
+    lengths = []
     for number, first in enumerate(range(0, len(source), PART)):
-        wanted = range(first, min(first + PART, len(source)))
-        note = home / f"part-{number:05d}.npz"
-        if not note.exists():
-            _part(home, number, wanted, store, pool)
-        with np.load(note) as kept:
-            indices.append(kept["index"])
-            skipped += kept["skipped"].tolist()
+        positions = range(first, min(first + PART, len(source)))
+        summary = home / f"part-{number:05d}.npz"
+        if not summary.exists():
+            _write_part(home, number, positions, encode, pool)
+        with np.load(summary) as arrays:
+            indices.append(arrays["index"])
+            skipped += arrays["skipped"].tolist()
         lengths.append((home / f"part-{number:05d}.bin").stat().st_size)
-        done(len(wanted))
+        advance(len(positions))
     index = np.concatenate(indices)
     if not len(index):
         raise ValueError(
-            f"none of the {len(source)} images of {home.name} can be read, the first: {' '.join(skipped[0])}"
+            f"none of the {len(source)} images of {home.name} can be read, "
+            f"the first: {' '.join(skipped[0])}"
         )
-    arrays = {
+    tables = {
         "index": index,
         "names": np.array([os.fsencode(_name(source, at)) for at in index["at"].tolist()]),
     }
     if source.labels is not None:
-        arrays["labels"] = source.labels.cpu().numpy()[index["at"]]
-    for name, array in arrays.items():
+        tables["labels"] = source.labels.cpu().numpy()[index["at"]]
+    for name, array in tables.items():
         with atomic_write(home / f"{name}.npy") as file:
             np.save(file, array)
-    facts = {
+    skipped_before = [list(skip) for skip in getattr(source, "skipped", ())]
+    return {
         "classes": source.classes,
         "channels": source.channels,
         "size": getattr(source, "size", 224),
+        "files": {f"{name}.npy": checksum(home / f"{name}.npy") for name in tables},
+        "parts": lengths,
+        "skipped": skipped_before + skipped,
     }
-    files = {f"{name}.npy": checksum(home / f"{name}.npy") for name in arrays}
-    earlier = [list(skip) for skip in getattr(source, "skipped", ())]
-    return facts | {"files": files, "parts": lengths, "skipped": earlier + skipped}
 
 
-def _part(home: Path, number: int, wanted: range, store: Store, pool: ThreadPoolExecutor) -> None:
-    """Write one part and then the note that says it is whole."""
-    records, skipped, offset = [], [], 0
+def _write_part(
+    home: Path, number: int, positions: range, encode: Encode, pool: ThreadPoolExecutor
+) -> None:
+    """Write one part, then its summary, whose presence means that the part is complete."""
+    records = []
+    skipped = []
+    offset = 0
     with atomic_write(home / f"part-{number:05d}.bin") as file:
-        for at, found in zip(wanted, pool.map(store, wanted), strict=True):
-            if isinstance(found, Skip):
-                skipped.append(found)
+        for at, stored in zip(positions, pool.map(encode, positions), strict=True):
+            if isinstance(stored, Skip):
+                skipped.append(stored)
                 continue
-            data, height, width = found
+            data, height, width = stored
             file.write(data)
             records.append((number, offset, len(data), height, width, zlib.crc32(data), at))
             offset += len(data)
     with atomic_write(home / f"part-{number:05d}.npz") as file:
-        lost = np.array(skipped, dtype=np.str_).reshape(-1, 2)
-        np.savez(file, index=np.array(records, RECORD), skipped=lost)
+        rows = np.array(skipped, dtype=np.str_).reshape(-1, 2)
+        np.savez(file, index=np.array(records, RECORD), skipped=rows)
 
 
-def _stored(source: Source, size: int | None, quality: int | None, at: int) -> Stored | Skip:
-    """What is kept of an image. It is decoded in any case: a packed data set has no broken images."""
+def _encode(source: Source, size: int | None, quality: int | None, at: int) -> Stored | Skip:
+    """Return what is stored of an image.
+
+    The image is decoded in any case, so that a packed data set contains no broken images.
+    """
     try:
         if isinstance(source, Decoded):
             image = source.read(at)
@@ -212,24 +231,23 @@ def _stored(source: Source, size: int | None, quality: int | None, at: int) -> S
         if size is not None and min(image.shape[1:]) > size:
             image = F.resize(image, [size], antialias=True)
         if quality is not None:
-            return _jpeg(image, quality), 0, 0
-        return _rows(image), *image.shape[1:]
+            return _jpeg_bytes(image, quality), 0, 0
+        return _pixel_bytes(image), *image.shape[1:]
     except (ValueError, OSError) as error:
         return Skip(_name(source, at), str(error))
 
 
-def _rows(image: Tensor) -> bytes:
+def _pixel_bytes(image: Tensor) -> bytes:
     return image.permute(1, 2, 0).contiguous().numpy().tobytes()
 
 
-def _jpeg(image: Tensor, quality: int) -> bytes:
+def _jpeg_bytes(image: Tensor, quality: int) -> bytes:
     if len(image) not in (1, 3):
-        raise ValueError(f"has {len(image)} channels, which JPEG cannot hold")
+        raise ValueError(f"has {len(image)} channels, but JPEG can store only 1 or 3")
     file = io.BytesIO()
     pixels = image.permute(1, 2, 0).contiguous().numpy()
-    Image.fromarray(pixels if len(image) == 3 else pixels[:, :, 0]).save(
-        file, "JPEG", quality=quality
-    )
+    picture = Image.fromarray(pixels if len(image) == 3 else pixels[:, :, 0])
+    picture.save(file, "JPEG", quality=quality)
     return file.getvalue()
 
 
@@ -237,22 +255,17 @@ def _name(source: Source, at: int) -> str:
     return source.names[at] if isinstance(source, Decoded) else f"image {at}"
 
 
-def _count(parts: dict[str, Source]) -> int:
-    return sum(len(source) for source in parts.values())
+def _count(sources: dict[str, Source]) -> int:
+    return sum(len(source) for source in sources.values())
 
 
-def _digest(parts: dict[str, Source]) -> list[int]:
-    """A number for the images of each split: names, and pixels where they are in memory."""
-    digests = []
-    for source in parts.values():
+def _checksums(sources: dict[str, Source]) -> list[int]:
+    """Return a checksum for each split, of the pixels if they are in memory, else of the names."""
+    checksums = []
+    for source in sources.values():
         if isinstance(source, Memory):
-            digests.append(zlib.crc32(source.images.cpu().contiguous().numpy().data))
+            checksums.append(zlib.crc32(source.images.cpu().contiguous().numpy().data))
         else:
-            digests.append(
-                zlib.crc32(
-                    "\n".join(_name(source, at) for at in range(len(source))).encode(
-                        "utf-8", "replace"
-                    )
-                )
-            )
-    return digests
+            names = "\n".join(_name(source, at) for at in range(len(source)))
+            checksums.append(zlib.crc32(names.encode("utf-8", "replace")))
+    return checksums

@@ -1,11 +1,15 @@
-"""A packed data set: one folder per split with its images in memory-mapped parts, and an index of them. N images.
+"""Read a packed data set: a folder per split, with memory-mapped parts and an index. N images.
 
-    meta.json            format, mean, and per split: classes, channels, checksums, sizes of parts, what was left out
+    meta.json            format, name, size, mean and std; for each split its classes, channels,
+                         checksums, sizes of the parts and skipped images
     SPLIT/index.npy      (N,) records, see RECORD
-    SPLIT/names.npy      (N,) names; labels.npy (N,) or (N,K) where there are labels
-    SPLIT/part-00000.bin images in a row: encoded bytes as they were, or pixels (H,W,C)
+    SPLIT/names.npy      (N,) names
+    SPLIT/labels.npy     (N,) or (N,K), if there are labels
+    SPLIT/part-00000.bin the images one after the other: encoded bytes as they were, or pixels
+                         (H,W,C)
 
-Any number of processes may read it: nothing is written, and the pages of the maps are shared.
+Any number of processes may read a packed data set at the same time. Reading writes nothing, and the
+processes share the pages of the memory maps.
 """
 
 import hashlib
@@ -35,100 +39,106 @@ RECORD = np.dtype(
         ("at", "<i8"),  # index in the data set that was packed
     ]
 )
-RESIDENT = 8 << 30  # pixels of one size up to this many bytes become one tensor in memory
+RESIDENT = 8 << 30  # up to this many bytes, images of equal size are loaded into one tensor
 
 
 class Records:
-    """Reads the image at an index; pixels are not copied, so that a crop touches no more than its own pages."""
+    """A reader that returns the image at an index.
+
+    Pixels are not copied, so that a crop reads only the pages that it needs.
+    """
 
     def __init__(self, folder: Path, index: np.ndarray[Any, Any], channels: int) -> None:
-        self.folder, self.index, self.channels = folder, index, channels
+        self.folder = folder
+        self.index = index
+        self.channels = channels
         self.maps: dict[int, np.memmap[Any, Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"maps": {}}
 
     def stored(self, index: int) -> np.ndarray[Any, Any]:
-        """The bytes uint8 (L,) of an image as they lie in its part."""
+        """Return the stored bytes uint8 (L,) of an image, encoded or pixels."""
         record = self.index[index]
         part = int(record["part"])
         if part not in self.maps:
-            # copy on write: torch wants an array it may write to, the file stays as it is
+            # copy on write: torch needs a writable array, and the file must not change
             self.maps[part] = np.memmap(self.folder / f"part-{part:05d}.bin", np.uint8, "c")
         return self.maps[part][int(record["offset"]) : int(record["offset"] + record["length"])]
 
-    def stamp(self) -> str:
-        """The index, which has the checksum of every image."""
+    def fingerprint(self) -> str:
+        """Return a hash of the index, which contains the checksum of every image."""
         return hashlib.blake2b(self.index.tobytes(), digest_size=16).hexdigest()
 
     def encoded(self, index: int) -> bytes | None:
-        """The bytes of the image file, or None where the pixels themselves are stored."""
+        """Return the bytes of the image file, or None if the pixels are stored."""
         return None if self.index[index]["height"] else self.stored(index).tobytes()
 
     def __call__(self, index: int) -> Tensor:
-        """The image uint8 (C,H,W)."""
-        data, record = self.stored(index), self.index[index]
+        """Return the image uint8 (C,H,W)."""
+        data = self.stored(index)
+        record = self.index[index]
         if not record["height"]:
             return decode.decode(data.tobytes(), channels=self.channels)
-        return (
-            torch.from_numpy(data)
-            .view(int(record["height"]), int(record["width"]), -1)
-            .permute(2, 0, 1)
-        )
+        pixels = torch.from_numpy(data).view(int(record["height"]), int(record["width"]), -1)
+        return pixels.permute(2, 0, 1)
 
 
 def packed(path: str | Path) -> Splits:
-    """What `pack` has written. Sizes and the checksums of indices are checked here, those of the images by `verify`."""
+    """Load the data set that `pack` has written.
+
+    This checks the sizes of the parts and the checksums of the indices. `verify` checks the images.
+    """
     home = Path(path).expanduser()
-    meta = _meta(home)
-    found: dict[str, Memory | Decoded] = {
-        name: _split(home / name, part) for name, part in meta["splits"].items()
+    meta = _read_meta(home)
+    sources: dict[str, Memory | Decoded] = {
+        name: _read_split(home / name, part) for name, part in meta["splits"].items()
     }
-    train = found["train"]
-    mean, std = tuple(meta["mean"]), tuple(meta["std"])
     return Splits(
         meta["name"],
-        found.get("pretrain", train),
-        train,
-        found.get("test"),
+        sources.get("pretrain", sources["train"]),
+        sources["train"],
+        sources.get("test"),
         meta["size"],
-        mean,
-        std,
+        tuple(meta["mean"]),
+        tuple(meta["std"]),
     )
 
 
 def verify(path: str | Path) -> list[Skip]:
-    """Read every byte of a packed data set and name the images whose checksum is wrong."""
-    home, wrong = Path(path).expanduser(), []
-    for name, part in _meta(home)["splits"].items():
-        records, names = _open(home / name, part)
+    """Read every byte of a packed data set and return the images whose checksum is wrong."""
+    home = Path(path).expanduser()
+    wrong = []
+    for name, part in _read_meta(home)["splits"].items():
+        records, names = _open_split(home / name, part)
         for index in range(len(records.index)):
             if zlib.crc32(records.stored(index).data) != records.index[index]["crc"]:
                 wrong.append(Skip(f"{name}/{names[index]}", "has a wrong checksum"))
     return wrong
 
 
-def _meta(home: Path) -> dict[str, Any]:
-    """What describes a pack."""
+def _read_meta(home: Path) -> dict[str, Any]:
+    """Return the content of meta.json."""
     try:
         meta: dict[str, Any] = json.loads((home / "meta.json").read_text())
     except (OSError, ValueError) as error:
         raise FileNotFoundError(
-            f"{home} holds no packed data set: there is no meta.json that can be read"
+            f"{home} is not a packed data set: it has no meta.json that can be read"
         ) from error
     if meta.get("format") != FORMAT:
         raise ValueError(
-            f"{home} is packed in format {meta.get('format')}, but this version reads {FORMAT}"
+            f"{home} is packed in format {meta.get('format')}, "
+            f"but this version reads only format {FORMAT}"
         )
     return meta
 
 
 def checksum(file: Path) -> int:
-    """CRC-32 of a file."""
+    """Return the CRC-32 of a file."""
     return zlib.crc32(file.read_bytes())
 
 
-def _open(home: Path, meta: dict[str, Any]) -> tuple[Records, Names]:
+def _open_split(home: Path, meta: dict[str, Any]) -> tuple[Records, Names]:
     for name, crc in meta["files"].items():
         if not (home / name).is_file() or checksum(home / name) != crc:
             raise ValueError(f"{home / name} is missing or damaged; pack the data set again")
@@ -143,15 +153,15 @@ def _open(home: Path, meta: dict[str, Any]) -> tuple[Records, Names]:
     return Records(home, np.load(home / "index.npy"), meta["channels"]), names
 
 
-def _split(home: Path, meta: dict[str, Any]) -> Memory | Decoded:
-    records, names = _open(home, meta)
+def _read_split(home: Path, meta: dict[str, Any]) -> Memory | Decoded:
+    records, names = _open_split(home, meta)
     labels = (
         torch.from_numpy(np.load(home / "labels.npy")) if "labels.npy" in meta["files"] else None
     )
     skipped = tuple(Skip(*skip) for skip in meta["skipped"])
     sizes = np.unique(records.index[["height", "width"]])
-    alike = len(sizes) == 1 and sizes[0]["height"] > 0
-    if alike and records.index["length"].sum() <= RESIDENT:
+    equal_pixels = len(sizes) == 1 and sizes[0]["height"] > 0
+    if equal_pixels and records.index["length"].sum() <= RESIDENT:
         images = torch.stack([records(index) for index in range(len(names))])
         return Memory(images.contiguous(), labels, meta["classes"], skipped)
     return Decoded(records, names, labels, meta["classes"], meta["channels"], meta["size"], skipped)

@@ -1,7 +1,10 @@
-"""WebDataset's tar shards, read by random access: one look at the headers gives every image's place in its shard.
+"""WebDataset's tar shards, read by random access.
 
-So shards are shuffled, shared among ranks and resumed exactly like files. Nothing is unpacked, and yet a shard with a
-member that climbs out of it is refused: something is wrong with its maker.
+Reading the headers once gives the position of every image in its shard. Shards can therefore be
+shuffled, divided among ranks and resumed exactly like files.
+
+Nothing is unpacked. A shard with a member whose path leaves the archive still raises a ValueError,
+because whatever wrote that shard is faulty.
 """
 
 import hashlib
@@ -25,13 +28,13 @@ from antipode.data.progress import track
 from antipode.data.sources import decode
 from antipode.data.sources.folder import Names, held_out
 from antipode.data.sources.source import Decoded, Skip, warn_skipped
-from antipode.data.sources.splits import Splits, base
+from antipode.data.sources.splits import Splits, data_root
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "jp2", "npy")
 
 
 class Place(NamedTuple):
-    """Where an image lies: shard, first byte, number of bytes; and the label found beside it."""
+    """The position of an image (shard, first byte, number of bytes) and its label."""
 
     name: str
     shard: int
@@ -42,30 +45,27 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Members:
-    """Reads the image at an index out of its shard."""
+    """A reader that returns the image at an index from its shard."""
 
     shards: list[Path]
     table: np.ndarray[Any, Any]  # int64 (N,3): shard, offset, length
     channels: int = 3
 
     def __call__(self, index: int) -> Tensor:
-        """The image uint8 (C,H,W)."""
+        """Return the image uint8 (C,H,W)."""
         return decode.decode(self.encoded(index), channels=self.channels)
 
-    def stamp(self) -> str:
-        """Place, size and time of the shards, and where the images lie in them."""
+    def fingerprint(self) -> str:
+        """Return a hash of the shards' paths, sizes and times and of the images' positions."""
         digest = hashlib.blake2b(self.table.tobytes(), digest_size=16)
         for shard in self.shards:
-            found = shard.stat()
-            digest.update(
-                f"\n{shard.resolve()} {found.st_size} {found.st_mtime_ns}".encode(
-                    "utf-8", "surrogateescape"
-                )
-            )
+            status = shard.stat()
+            line = f"\n{shard.resolve()} {status.st_size} {status.st_mtime_ns}"
+            digest.update(line.encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
     def encoded(self, index: int) -> bytes:
-        """The bytes of the member."""
+        """Return the bytes of the image file."""
         shard, offset, length = self.table[index].tolist()
         with self.shards[shard].open("rb") as file:
             file.seek(offset)
@@ -74,19 +74,24 @@ class Members:
 
 
 def webdataset(pattern: str, root: Path | None, download: bool) -> Splits:
-    """Shards by path or address with {000..123} or, for paths, wildcards; a label is in .cls, or `label` in .json."""
-    shards = [_local(name, root, download) for name in braces(pattern)]
-    paths = [path for shard in shards for path in _wild(shard)]
+    """Return the splits of tar shards; a tenth of each class is held out for testing.
+
+    The pattern is a path or a URL. It may contain ranges such as {000..123}, and a path may contain
+    wildcards. A label is the content of a .cls file or the value of `label` in a .json file.
+    """
+    shards = [_local_file(name, root, download) for name in expand_ranges(pattern)]
+    paths = [path for shard in shards for path in _expand_wildcards(shard)]
     if not paths:
         raise FileNotFoundError(f"no shard matches {pattern}")
-    places, skipped = [], []
+    places = []
+    skipped = []
     for number, path in enumerate(track(paths, len(paths), "reading shards", least=100)):
-        found, lost = index(path, number)
-        places += found
-        skipped += lost
+        shard_places, shard_skipped = index_shard(path, number)
+        places += shard_places
+        skipped += shard_skipped
     warn_skipped(pattern, skipped, len(places) + len(skipped))
     if not places:
-        raise ValueError(f"the {len(paths)} shards of {pattern} hold no image")
+        raise ValueError(f"the {len(paths)} shards of {pattern} contain no image")
     train, test = held_out(_source(paths, places, skipped))
     return Splits(f"webdataset:{pattern}", train, train, test, train.size)
 
@@ -95,8 +100,11 @@ def _source(paths: list[Path], places: list[Place], skipped: list[Skip]) -> Deco
     labels = [place.label for place in places if place.label is not None]
     known = torch.tensor(labels) if len(labels) == len(places) else None
     if labels and known is None:
-        some = f"{len(labels)} of {len(places)} images of {paths[0].name} and the shards with it have a label"
-        warnings.warn(f"{some}: as not all do, none is used", stacklevel=2)
+        warnings.warn(
+            f"only {len(labels)} of {len(places)} images in {paths[0].name} and the shards loaded "
+            "with it have a label, so the labels are not used",
+            stacklevel=2,
+        )
     classes = None if known is None else [str(number) for number in range(int(known.max()) + 1)]
     table = np.array(
         [(place.shard, place.offset, place.length) for place in places], dtype=np.int64
@@ -105,54 +113,57 @@ def _source(paths: list[Path], places: list[Place], skipped: list[Skip]) -> Deco
     return Decoded(Members(paths, table), names, known, classes, skipped=tuple(skipped))
 
 
-def braces(pattern: str) -> Iterator[str]:
-    """All names of a pattern with ranges: a-{00..02}.tar is a-00.tar, a-01.tar, a-02.tar."""
-    found = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
-    if not found:
+def expand_ranges(pattern: str) -> Iterator[str]:
+    """Yield all names of a pattern: a-{00..02}.tar gives a-00.tar, a-01.tar and a-02.tar."""
+    match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
+    if not match:
         yield pattern
         return
-    first, last = found.groups()
+    first, last = match.groups()
+    before, after = pattern[: match.start()], pattern[match.end() :]
     for number in range(int(first), int(last) + 1):
-        yield from braces(
-            f"{pattern[: found.start()]}{number:0{len(first)}d}{pattern[found.end() :]}"
-        )
+        yield from expand_ranges(f"{before}{number:0{len(first)}d}{after}")
 
 
-def index(path: Path, number: int = 0) -> tuple[list[Place], list[Skip]]:
-    """The images of a shard in order, and what cannot be used; a ValueError where the shard itself is no good."""
+def index_shard(path: Path, number: int = 0) -> tuple[list[Place], list[Skip]]:
+    """Return the images of a shard in order, and what cannot be used.
+
+    Raises ValueError if the shard itself cannot be used.
+    """
     samples: dict[str, dict[str, tarfile.TarInfo]] = {}
     skipped: list[Skip] = []
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in _members(tar, path, skipped):
+            for member in _regular_members(tar, path, skipped):
                 key, _, kind = PurePosixPath(member.name).name.partition(".")
                 parts = samples.setdefault(str(PurePosixPath(member.name).with_name(key)), {})
                 if kind.lower() in parts:
-                    skipped.append(
-                        Skip(f"{path.name}:{member.name}", "is there twice; the first counts")
-                    )
+                    reason = "is in the shard twice; only the first copy is used"
+                    skipped.append(Skip(f"{path.name}:{member.name}", reason))
                 parts.setdefault(kind.lower(), member)
             file.seek(-min(1024, path.stat().st_size), os.SEEK_END)
             if any(file.read()):
-                skipped.append(Skip(path.name, "has no end mark, so the shard may be cut short"))
+                reason = "has no end-of-archive marker, so the shard may be truncated"
+                skipped.append(Skip(path.name, reason))
             places = [
                 _place(f"{path.name}:{key}", number, parts, file, skipped)
                 for key, parts in samples.items()
             ]
     except tarfile.ReadError as error:
         raise ValueError(
-            f"{path} is not an uncompressed tar file, or is cut short ({error})"
+            f"{path} is not an uncompressed tar file, or is truncated ({error})"
         ) from error
     return [place for place in places if place is not None], skipped
 
 
-def _members(tar: tarfile.TarFile, path: Path, skipped: list[Skip]) -> Iterator[tarfile.TarInfo]:
+def _regular_members(
+    tar: tarfile.TarFile, path: Path, skipped: list[Skip]
+) -> Iterator[tarfile.TarInfo]:
+    """Yield the regular files of a shard that are not hidden."""
     for member in tar:
         parts = PurePosixPath(member.name).parts
         if ".." in parts or member.name.startswith("/"):
-            raise ValueError(
-                f"{path} is refused: its member {member.name} climbs out of the archive"
-            )
+            raise ValueError(f"{path} is unsafe: its member {member.name} is outside the archive")
         if member.isdir():
             continue
         name = f"{path.name}:{member.name}"
@@ -165,14 +176,14 @@ def _members(tar: tarfile.TarFile, path: Path, skipped: list[Skip]) -> Iterator[
 def _place(
     name: str, number: int, parts: dict[str, tarfile.TarInfo], file: BinaryIO, skipped: list[Skip]
 ) -> Place | None:
+    """Return the position and label of a sample's image, or None if the sample has no image."""
     image = next((parts[kind] for kind in IMAGES if kind in parts), None)
-    if image is None or image.size == 0:
-        skipped.append(
-            Skip(
-                name,
-                "has no bytes" if image else f"has no image among {', '.join(parts) or 'nothing'}",
-            )
-        )
+    if image is None:
+        kinds = ", ".join(parts) or "a file without extension"
+        skipped.append(Skip(name, f"has no image, only {kinds}"))
+        return None
+    if image.size == 0:
+        skipped.append(Skip(name, "is empty (0 bytes)"))
         return None
     label = None
     if "cls" in parts or "json" in parts:
@@ -184,43 +195,50 @@ def _place(
 
 def _label(text: bytes, kind: str, name: str) -> int | None:
     try:
-        found = int(text) if kind == "cls" else json.loads(text).get("label")
+        label = int(text) if kind == "cls" else json.loads(text).get("label")
     except (ValueError, AttributeError) as error:
-        raise ValueError(f"{name}.{kind} holds no label: {text[:40]!r}") from error
-    if found is not None and (not isinstance(found, int) or found < 0):
-        raise ValueError(f"{name}.{kind} holds the label {found!r}, not a number from 0")
-    return found
+        raise ValueError(f"{name}.{kind} does not contain a label: {text[:40]!r}") from error
+    if label is not None and (not isinstance(label, int) or label < 0):
+        raise ValueError(
+            f"{name}.{kind} contains the label {label!r}, but a label must be an integer from 0"
+        )
+    return label
 
 
-def _wild(path: Path) -> list[Path]:
+def _expand_wildcards(path: Path) -> list[Path]:
     if any(mark in path.name for mark in "*?["):
         return sorted(path.parent.glob(path.name))
     if not path.is_file():
-        where = path.parent if path.parent.is_dir() else f"{path.parent}, which is no folder"
-        how = "give shards by path or address, such as a-{00..07}.tar"
-        raise FileNotFoundError(f"there is no shard {path.name} in {where}: {how}")
+        where = path.parent if path.parent.is_dir() else f"{path.parent}, which is not a folder"
+        raise FileNotFoundError(
+            f"there is no shard {path.name} in {where}; "
+            "give shards by path or URL, such as a-{00..07}.tar"
+        )
     return [path]
 
 
-def _local(name: str, root: Path | None, download: bool) -> Path:
-    """The file of a shard; an address is fetched once into webdataset/ under the root, where that is allowed."""
-    parts = urlsplit(name)
-    if parts.scheme not in ("http", "https"):
+def _local_file(name: str, root: Path | None, download: bool) -> Path:
+    """Return the path of a shard; a URL is downloaded once, to webdataset/ in the data folder.
+
+    Raises FileNotFoundError if `download` is False and the file is not there yet.
+    """
+    url = urlsplit(name)
+    if url.scheme not in ("http", "https"):
         if "://" in name or name.startswith("pipe:"):
-            raise ValueError(f"shards are read from files, http or https, not from {name}")
+            raise ValueError(f"shards must be files or http or https URLs, not {name}")
         return Path(name).expanduser()
-    # the address is made one flat name, so that it cannot point out of the folder
-    home = base("webdataset", root, "shards", "set data.download=true to fetch them")
-    flat = re.sub(r"[^\w.-]+", "_", f"{parts.netloc}{parts.path}")
-    asked = hashlib.blake2b(parts.query.encode(), digest_size=8).hexdigest() if parts.query else ""
-    target = home / "webdataset" / f"{asked}{asked and '-'}{flat}"
+    home = data_root("webdataset", root, "shards", "set data.download=true to download them")
+    # the file name contains no slash, so that a URL cannot point outside the folder
+    flat = re.sub(r"[^\w.-]+", "_", f"{url.netloc}{url.path}")
+    query = hashlib.blake2b(url.query.encode(), digest_size=8).hexdigest() if url.query else ""
+    target = home / "webdataset" / f"{query}{query and '-'}{flat}"
     if not target.exists():
         if not download:
             raise FileNotFoundError(
-                f"{name} is not in {target.parent} yet; set data.download=true to fetch it"
+                f"{name} is not in {target.parent} yet; set data.download=true to download it"
             )
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(target.name + ".partial")
-        urllib.request.urlretrieve(name, aside)
-        aside.rename(target)
+        unfinished = target.with_name(target.name + ".partial")
+        urllib.request.urlretrieve(name, unfinished)
+        unfinished.rename(target)
     return target

@@ -1,6 +1,9 @@
-"""Images as uint8, in memory or decoded on demand. N images, B of them in a batch, C channels, H W pixels, K classes.
+"""Images as uint8, in memory or decoded on demand.
 
-Labels are for evaluation only: the loader hands out image ids, and `source.labels[ids]` are the labels.
+N images, B images in a batch, C channels, H W pixels, K classes.
+
+Labels are only for evaluation. The loader returns image ids, and `source.labels[ids]` are their
+labels.
 """
 
 import math
@@ -12,31 +15,36 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2 import functional as F
 
-TRIES = 100  # so many unreadable images in a row are a broken disk, not a few bad files
+TRIES = 100  # this many unreadable images in a row mean a broken disk, not a few bad files
 
 
 class BrokenImages(UserWarning):
-    """Some images were left out or replaced; the text counts them and names the first."""
+    """Some images were skipped or replaced; the message counts them and names the first."""
 
 
 class Skip(NamedTuple):
-    """An image that is not used, and why."""
+    """An image that is not used, and why.
+
+    The reason is the rest of a sentence that starts with the name.
+    """
 
     name: str
     reason: str
 
 
 class Source(Protocol):
-    """What the loader and the evaluations need of a data set. An image's id is its index."""
+    """What the loader and the evaluations need from a data set. An image's id is its index."""
 
     @property
     def classes(self) -> list[str] | None: ...  # noqa: D102
 
     @property
     def labels(self) -> Tensor | None:
-        """Int64 (N,), or (N,K) where an image may have several classes: 1 present, 0 absent, -1 not to be judged."""
+        """Labels int64 (N,), or (N,K) if an image may have several classes.
+
+        In rows (N,K), 1 means present, 0 absent, and -1 not to be evaluated.
+        """
 
     @property
     def channels(self) -> int: ...  # noqa: D102
@@ -44,11 +52,11 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Images uint8 (B,C,H,W) and their labels."""
+        """Return images uint8 (B,C,H,W) and their labels."""
 
 
 class Numbered(Sequence[str]):
-    """The names "image 0", "image 1", ... without a list of them."""
+    """The names "image 0", "image 1", ... without a list of them in memory."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -57,14 +65,17 @@ class Numbered(Sequence[str]):
         return self.length
 
     def __getitem__(self, index: Any) -> Any:
-        if not -self.length <= index < self.length:  # what ends a loop over it
-            raise IndexError(f"there are {self.length} images, and none at {index}")
+        if not -self.length <= index < self.length:  # a for loop needs this IndexError to end
+            raise IndexError(f"the index {index} is out of range for {self.length} images")
         return f"image {index % self.length}"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A data set as one tensor; a batch is an index operation, without a word between host and device."""
+    """A data set as one tensor.
+
+    Taking a batch is an index operation and does not synchronise with the device.
+    """
 
     images: Tensor  # uint8 (N,C,H,W)
     labels: Tensor | None = None
@@ -76,7 +87,7 @@ class Memory:
 
     @property
     def channels(self) -> int:
-        """C."""
+        """The number of channels C."""
         return self.images.shape[1]
 
     @property
@@ -85,12 +96,15 @@ class Memory:
         return min(self.images.shape[2:])
 
     def to(self, device: torch.device | str) -> "Memory":
-        """The same data set on another device."""
+        """Return the same data set on another device."""
         labels = None if self.labels is None else self.labels.to(device)
         return replace(self, images=self.images.to(device), labels=labels)
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Images uint8 (B,C,H,W) and their labels; indices must be on the device of the images."""
+        """Return images uint8 (B,C,H,W) and their labels.
+
+        `indices` must be on the device of the images.
+        """
         labels = None if self.labels is None else self.labels[indices]
         return self.images.index_select(0, indices), labels
 
@@ -99,22 +113,26 @@ class Memory:
 class Decoded:
     """A data set whose images, of any size, are read when they are needed."""
 
-    read: Callable[[int], Tensor]  # uint8 (C,H,W); ValueError or OSError where the image is broken
+    # returns uint8 (C,H,W); raises ValueError or OSError for a broken image
+    read: Callable[[int], Tensor]
     names: Sequence[str]
     labels: Tensor | None = None
     classes: list[str] | None = None
     channels: int = 3
-    size: int = 224  # of what `take` gives
-    skipped: tuple[Skip, ...] = ()  # left out when the data set was opened
-    failed: dict[str, str] = field(
-        default_factory=dict
-    )  # name -> reason, of images that later could not be read
+    size: int = 224  # side of the images that `take` returns
+    skipped: tuple[Skip, ...] = ()  # images skipped when the data set was opened
+    # name -> reason, of images that could not be read later
+    failed: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def nearest(self, index: int) -> tuple[int, Tensor, list[Skip]]:
-        """The image at `index`, or the next that can be read: its index, itself (C,H,W), and what failed before it."""
+    def read_or_next(self, index: int) -> tuple[int, Tensor, list[Skip]]:
+        """Read the image at `index`, or the next image that can be read.
+
+        Returns its index, the image (C,H,W), and the images that could not be read before it.
+        Raises ValueError after TRIES failures in a row.
+        """
         failures: list[Skip] = []
         for step in range(min(TRIES, len(self))):
             at = (index + step) % len(self)
@@ -124,117 +142,138 @@ class Decoded:
                 failures.append(Skip(self.names[at], str(error)))
         first = failures[0]
         raise ValueError(
-            f"{len(failures)} images in a row cannot be read, the first: {first.name} {first.reason}"
+            f"{len(failures)} images in a row cannot be read, "
+            f"the first: {first.name} {first.reason}"
         )
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Images uint8 (B,C,size,size), the scaled centre of each, and their labels; the next replaces a broken one."""
-        images, found = [], []
-        for index in indices.tolist():
-            at, image, failures = self.nearest(index)
-            self.note(failures)
-            images.append(centre(image, self.size))
-            found.append(at)
-        return torch.stack(images), None if self.labels is None else self.labels[
-            torch.tensor(found)
-        ]
+        """Return the scaled centres uint8 (B,C,size,size) of images, and their labels.
 
-    def note(self, failures: list[Skip]) -> None:
-        """Count and list images that could not be read; the first ten are named in warnings, then tenfold counts."""
+        The next image that can be read replaces a broken one.
+        """
+        images = []
+        taken = []
+        for index in indices.tolist():
+            at, image, failures = self.read_or_next(index)
+            self.report_failures(failures)
+            images.append(centre(image, self.size))
+            taken.append(at)
+        labels = None if self.labels is None else self.labels[torch.tensor(taken)]
+        return torch.stack(images), labels
+
+    def report_failures(self, failures: list[Skip]) -> None:
+        """Add images that could not be read to `failed` and warn about them.
+
+        Each of the first ten gets a warning, then only the 100th, the 1,000th and so on.
+        """
         for failure in failures:
             if failure.name in self.failed:
                 continue
             self.failed[failure.name] = failure.reason
             count = len(self.failed)
             if count <= 10 or math.log10(count).is_integer():
-                # with its folder: Python says a sentence once, and two splits may have a file of one name
-                which = f"{place(self.read)}{failure.name} {failure.reason}"
-                text = f"{which}; the next image takes its place ({count} so far)"
+                # The folder is part of the message, because Python shows equal warnings only once,
+                # and two splits may have files of the same name.
+                name = f"{folder_prefix(self.read)}{failure.name}"
+                text = f"{name} {failure.reason}; the next image takes its place ({count} so far)"
                 warnings.warn(_printable(text), BrokenImages, stacklevel=3)
 
 
 def warn_skipped(where: object, skipped: Sequence[Skip], count: int) -> None:
-    """One warning for all that was left out of `count` files: how many, and the first five by name."""
+    """Warn once that some of `count` files are skipped: how many, and the first five by name."""
     if skipped:
         first = "; ".join(f"{skip.name} {skip.reason}" for skip in skipped[:5])
-        text = f"{len(skipped)} of {count} files of {where} are left out ({first}{'; ...' if len(skipped) > 5 else ''})"
+        more = "; ..." if len(skipped) > 5 else ""
+        text = f"{len(skipped)} of {count} files of {where} were skipped ({first}{more})"
         warnings.warn(_printable(text), BrokenImages, stacklevel=3)
 
 
 def _printable(text: str) -> str:
-    """A file name need not be valid Unicode, but the terminal wants it so."""
+    """Escape what a terminal cannot print: a file name need not be valid Unicode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def centre(image: Tensor, size: int, edge: int | None = None) -> Tensor:
-    """The middle (C,size,size) of an image with its shorter side scaled to `edge`: 8/7 size, as 256 for 224."""
+    """Return the centre (C,size,size) of an image whose shorter side is first scaled to `edge`.
+
+    By default, `edge` is 8/7 of `size`, which is 256 for 224.
+    """
+    # slow to import, and not needed for images in memory: torchvision loads torch's compiler
+    from torchvision.transforms.v2 import functional as F  # noqa: PLC0415
+
     height, width = image.shape[1:]
-    longest = 3 * min(
-        height, width
-    )  # the rest would be cut off anyway, after a resize of a strip to 25,600 px
+    # the final crop removes the rest anyway; without this, a long strip becomes 25,600 px long
+    longest = 3 * min(height, width)
     image = F.center_crop(image, [min(height, longest), min(width, longest)])
     image = F.resize(image, [round(size * 8 / 7) if edge is None else edge], antialias=True)
     middle: Tensor = F.center_crop(image, [size, size])
     return middle.contiguous()
 
 
-Some = TypeVar("Some", bound=Source)
+AnySource = TypeVar("AnySource", bound=Source)
 
 
-def subset(source: Some, indices: Tensor) -> Some:
-    """The images of a source at `indices`, in that order."""
+def subset(source: AnySource, indices: Tensor) -> AnySource:
+    """Return the images of a source at `indices`, in that order."""
     labels = None if source.labels is None else source.labels[indices]
     if isinstance(source, Memory):
         return replace(source, images=source.images[indices], labels=labels)
     if not isinstance(source, Decoded):
         raise ValueError(f"a {type(source).__name__} cannot be split; use Memory or Decoded")
-    picked = indices.tolist()
-    names = [source.names[at] for at in picked]
-    return replace(
-        source, read=_At(source.read, picked), names=names, labels=labels
-    )  # what failed is told to both
+    positions = indices.tolist()
+    names = [source.names[at] for at in positions]
+    # both sources share `failed`, so that failures are listed in both
+    return replace(source, read=_At(source.read, positions), names=names, labels=labels)
 
 
-def place(read: Any) -> str:
-    """The folder that the images of a reader lie in, as what stands before their names; nothing where there is none."""
+def folder_prefix(read: Any) -> str:
+    """Return the folder of a reader's images as a prefix of their names: "FOLDER/", or ""."""
     root = getattr(read, "root", None)
     inner = getattr(read, "read", None)
-    return f"{Path(root).name}/" if root else "" if inner is None else place(inner)
+    return f"{Path(root).name}/" if root else "" if inner is None else folder_prefix(inner)
 
 
-def stamp(read: Callable[[int], Tensor]) -> str | None:
-    """A text that changes when the images of a reader do, without reading them; None where nobody can tell."""
-    own = getattr(read, "stamp", None)
-    found: str | None = own() if own else None
-    return found
+def fingerprint(read: Callable[[int], Tensor]) -> str | None:
+    """Return a text that changes when a reader's images change, or None if that is unknown.
+
+    The images are not read.
+    """
+    method = getattr(read, "fingerprint", None)
+    text: str | None = method() if method else None
+    return text
 
 
-def three(source: Source) -> Source:
-    """A source of grey images with the grey in three channels."""
+def grey_to_rgb(source: Source) -> Source:
+    """Return a source of grey images with the grey repeated in three channels."""
     if isinstance(source, Memory):
         return replace(source, images=source.images.expand(-1, 3, -1, -1))
     if not isinstance(source, Decoded):
-        raise ValueError(f"a {type(source).__name__} cannot be given colour; use Memory or Decoded")
-    return replace(source, read=_Three(source.read), channels=3)
+        raise ValueError(
+            f"a {type(source).__name__} cannot be converted to RGB; use Memory or Decoded"
+        )
+    return replace(source, read=_GreyToRgb(source.read), channels=3)
 
 
 @dataclass(frozen=True)
-class _Three:
-    """A reader of grey images that repeats them."""
+class _GreyToRgb:
+    """A reader that repeats the grey images of another reader in three channels."""
 
     read: Callable[[int], Tensor]
 
     def __call__(self, index: int) -> Tensor:
         return self.read(index).expand(3, -1, -1)
 
-    def stamp(self) -> str | None:
-        """Of the grey images."""
-        return stamp(self.read)
+    def fingerprint(self) -> str | None:
+        """Return the fingerprint of the grey images."""
+        return fingerprint(self.read)
 
 
 @dataclass(frozen=True)
 class _At:
-    """A reader behind a list of indices. A class, not a closure, because workers may have to pickle it."""
+    """A reader for a list of indices of another reader.
+
+    This is a class and not a closure, because workers may have to pickle it.
+    """
 
     read: Callable[[int], Tensor]
     indices: list[int]
@@ -242,13 +281,13 @@ class _At:
     def __call__(self, index: int) -> Tensor:
         return self.read(self.indices[index])
 
-    def stamp(self) -> str | None:
-        """Of all images and which of them these are."""
-        found = stamp(self.read)
-        return None if found is None else f"{found} {self.indices}"
+    def fingerprint(self) -> str | None:
+        """Return the fingerprint of all images of the other reader, with the indices."""
+        text = fingerprint(self.read)
+        return None if text is None else f"{text} {self.indices}"
 
     def encoded(self, index: int) -> bytes | None:
-        """The bytes of the image file, where the reader has one."""
+        """Return the bytes of the image file, or None if the other reader has none."""
         encoded = getattr(self.read, "encoded", None)
-        found: bytes | None = encoded(self.indices[index]) if encoded else None
-        return found
+        data: bytes | None = encoded(self.indices[index]) if encoded else None
+        return data

@@ -1,4 +1,8 @@
-"""Operations with their numbers: each turns its own uniform numbers into parameters and calls `augment`."""
+"""Image operations with their hyper-parameters.
+
+Each operation turns its share of the uniform random numbers into parameters per image and calls the
+corresponding function in `augment`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,22 +18,21 @@ from antipode.data.views.augment import Range
 
 
 class Operation(Protocol):
-    """Images (N,C,H,W) in [0,1] and the operation's own uniform numbers (N,slots) to images."""
+    """A function of images (N,C,H,W) in [0,1] and uniform numbers (N,slots) that returns images."""
 
     @property
     def slots(self) -> int:
-        """How many uniform numbers it reads."""
+        """The number of uniform numbers that the operation reads per image."""
 
     def __call__(self, images: Tensor, unit: Tensor, /) -> Tensor:
-        """The images after it."""
+        """Apply the operation to the images."""
 
 
 def _within(name: str, low: float, value: Range | float, high: float) -> None:
     numbers = value if isinstance(value, tuple) else (value, value)
     if len(numbers) != 2 or not low <= numbers[0] <= numbers[1] <= high:
-        raise ValueError(
-            f"{name} must lie in [{low:g}, {high:g}], in ascending order, but is {value}"
-        )
+        kind = "two numbers in ascending order" if isinstance(value, tuple) else "a number"
+        raise ValueError(f"{name} must be {kind} in [{low:g}, {high:g}] but is {value}")
 
 
 def _whole(name: str, value: int) -> None:
@@ -39,7 +42,10 @@ def _whole(name: str, value: int) -> None:
 
 @dataclass(frozen=True)
 class Crop:
-    """RandomResizedCrop and flips."""
+    """A RandomResizedCrop with random flips.
+
+    `flip` is the probability of a horizontal flip, `upend` that of a vertical flip.
+    """
 
     size: int
     scale: Range
@@ -56,72 +62,84 @@ class Crop:
         _within("the crop's upend probability", 0, self.upend, 1)
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
-        """Crops (N,C,size,size)."""
+        """Return crops (N,C,size,size)."""
         boxes, mirror, upend = self.draw(unit, images.shape[2], images.shape[3])
         return augment.crop(images, boxes, self.size, mirror=mirror, upend=upend, cubic=self.cubic)
 
     def draw(self, unit: Tensor, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Boxes (N,4) and choices (N,) of both flips."""
+        """Return boxes (N,4) and masks (N,) of the images to flip horizontally and vertically."""
         boxes = augment.crop_boxes(unit[:, :-2], height, width, self.scale, self.ratio)
         return boxes, unit[:, -2] < self.flip, unit[:, -1] < self.upend
 
     def cut(self, image: Tensor, unit: Tensor) -> Tensor:
-        """The same of one uint8 image (1,C,H,W) of any size on the host: only the box is read."""
+        """Crop one uint8 image (1,C,H,W) of any size on the host; only the box is read."""
         boxes, mirror, upend = self.draw(unit, image.shape[2], image.shape[3])
         top, left, height, width = (int(side) for side in boxes[0].tolist())
         part = image[:, :, top : top + height, left : left + width]
-        # torch's bicubic on bytes cuts the overshoot between rows and columns, so cubic goes through floats
+        # On uint8, torch's bicubic clamps the overshoot between rows and columns. The cubic mode
+        # therefore converts to float first.
         part, mode = (part / 255, "bicubic") if self.cubic else (part, "bilinear")
         part = F.interpolate(
             part, (self.size, self.size), mode=mode, align_corners=False, antialias=True
         )
-        part = atomic_write(part) if self.cubic else part
+        part = to_uint8(part) if self.cubic else part
         return part.flip([axis for axis, chosen in ((3, mirror), (2, upend)) if chosen])
 
 
 @dataclass(frozen=True)
 class Centre:
-    """The shorter side resized to `edge`, the central square cut out; images of the right size stay as they are."""
+    """Resize the shorter side to `edge`, then crop the central square.
+
+    Images that already have the right size do not change.
+    """
 
     size: int
     edge: int
     slots: ClassVar[int] = 0
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
-        """Centres (N,C,size,size)."""
-        same = images.shape[2:] == (self.size, self.size)
-        return images if same else augment.centre(images, self.size, self.edge)
+        """Return the central squares (N,C,size,size)."""
+        unchanged = images.shape[2:] == (self.size, self.size)
+        return images if unchanged else augment.centre(images, self.size, self.edge)
 
     def cut(self, image: Tensor, unit: Tensor) -> Tensor:
-        """The same of one uint8 image (1,C,H,W) of any size, on bytes: ten times as fast, and within one of 255."""
-        same = image.shape[2:] == (self.size, self.size)
-        return image if same else centre(image[0], self.size, self.edge)[None]
+        """Return the central square of one uint8 image (1,C,H,W) of any size.
+
+        Computing on uint8 is ten times as fast and differs by at most one grey level of 255.
+        """
+        unchanged = image.shape[2:] == (self.size, self.size)
+        return image if unchanged else centre(image[0], self.size, self.edge)[None]
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Rotation by a uniform angle of at most `degrees` either way; the border is mirrored, so no corner shows."""
+    """A rotation by an angle that is uniform in [-degrees, degrees].
+
+    The border is reflected, so the rotated images have no empty corners.
+    """
 
     degrees: float
     slots: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _within("the turn's degrees", 0, self.degrees, 360)
+        _within("the rotation angle in degrees", 0, self.degrees, 360)
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
-        """Turned images."""
-        return augment.rotate(
-            images, augment.between(unit[:, 0], -self.degrees, self.degrees), "reflection"
-        )
+        """Return rotated images."""
+        degrees = augment.between(unit[:, 0], -self.degrees, self.degrees)
+        return augment.rotate(images, degrees, "reflection")
 
     def cut(self, image: Tensor, unit: Tensor) -> Tensor:
-        """The same of one uint8 image (1,C,H,W)."""
-        return atomic_write(self(image / 255, unit))
+        """Rotate one uint8 image (1,C,H,W)."""
+        return to_uint8(self(image / 255, unit))
 
 
 @dataclass(frozen=True)
 class Jitter:
-    """ColorJitter: four strengths, a random order for each image, and the probability of the whole."""
+    """A ColorJitter with a random order of its four adjustments for each image.
+
+    `p` is the probability that an image is jittered at all.
+    """
 
     brightness: float
     contrast: float
@@ -137,51 +155,49 @@ class Jitter:
             _within(f"the jitter's {name}", 0, getattr(self, name), float("inf"))
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
-        """Jittered images."""
-        coloured = images.shape[1] in (1, 3)  # saturation and hue are of red, green and blue
-        own = self if coloured else replace(self, saturation=0.0, hue=0.0)
-        return augment.jitter(images, own.factors(unit), augment.orders(unit[:, 1]))
+        """Return jittered images."""
+        coloured = images.shape[1] in (1, 3)  # saturation and hue need red, green and blue
+        jitter = self if coloured else replace(self, saturation=0.0, hue=0.0)
+        return augment.jitter(images, jitter.factors(unit), augment.orders(unit[:, 1]))
 
     def factors(self, unit: Tensor) -> Tensor:
-        """Factors (N,4); 1, 1, 1, 0 for images that are not jittered."""
+        """Return factors (N,4), which are (1, 1, 1, 0) for images that are not jittered."""
         ranges = [
-            (max(0.0, 1 - s), 1 + s) for s in (self.brightness, self.contrast, self.saturation)
+            (max(0.0, 1 - strength), 1 + strength)
+            for strength in (self.brightness, self.contrast, self.saturation)
         ]
-        drawn = [
-            augment.between(unit[:, 2 + i], *r)
-            for i, r in enumerate([*ranges, (-self.hue, self.hue)])
-        ]
+        ranges.append((-self.hue, self.hue))
+        neutral = (1.0, 1.0, 1.0, 0.0)
         chosen = unit[:, 0] < self.p
-        return torch.stack(
-            [
-                torch.where(chosen, f, rest)
-                for f, rest in zip(drawn, (1.0, 1.0, 1.0, 0.0), strict=True)
-            ],
-            1,
-        )
+        columns = []
+        for i, (low, high) in enumerate(ranges):
+            drawn = augment.between(unit[:, 2 + i], low, high)
+            columns.append(torch.where(chosen, drawn, neutral[i]))
+        return torch.stack(columns, 1)
 
 
 @dataclass(frozen=True)
 class Blur:
-    """Gaussian blur with a uniform sigma."""
+    """A Gaussian blur with a standard deviation that is uniform in the range `sigma`."""
 
     p: float
     taps: int
-    sigma: Range = (0.1, 2.0)  # of all papers here
+    sigma: Range = (0.1, 2.0)  # the range of all papers in this package
     slots: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         _within("the blur's probability", 0, self.p, 1)
 
     def fits(self, size: int) -> None:
-        """Refuse views whose mirrored border would be wider than they are."""
-        if self.taps // 2 >= size:
+        """Raise ValueError if the reflected border would be wider than a view of `size` pixels."""
+        border = self.taps // 2
+        if border >= size:
             raise ValueError(
-                f"a blur of {self.taps} taps needs views of more than {self.taps // 2} pixels, not {size}"
+                f"a blur of {self.taps} taps needs views of more than {border} pixels, not {size}"
             )
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
-        """Blurred images."""
+        """Return blurred images."""
         self.fits(min(images.shape[2:]))
         sigma = torch.where(unit[:, 0] < self.p, augment.between(unit[:, 1], *self.sigma), 0.0)
         return augment.blur(images, sigma, self.taps)
@@ -189,7 +205,7 @@ class Blur:
 
 @dataclass(frozen=True)
 class Chance:
-    """An operation without parameters, done with probability p: greyscale, solarise, invert."""
+    """An operation without parameters (greyscale, solarise, invert), applied with probability p."""
 
     operation: Callable[[Tensor, Tensor], Tensor]
     p: float
@@ -199,13 +215,16 @@ class Chance:
         _within(f"the probability of {self.operation.__name__}", 0, self.p, 1)
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
-        """The images, those that chance chose changed."""
+        """Return the images, with the operation applied to a random subset."""
         return self.operation(images, unit[:, 0] < self.p)
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Channels mixed to grey with weights drawn evenly from all that are positive and sum to 1."""
+    """Mix the channels to grey with random weights, with probability p.
+
+    The weights are uniform over all positive weights that sum to 1.
+    """
 
     p: float
     channels: int = 3
@@ -216,22 +235,27 @@ class Mix:
 
     @property
     def slots(self) -> int:
-        """One number per channel and one for the choice."""
+        """One uniform number per channel, and one that selects the images to mix."""
         return 1 + self.channels
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
-        """The images, those that chance chose grey."""
-        if images.shape[1] != self.channels:
+        """Return the images, with a random subset mixed to grey."""
+        channels = images.shape[1]
+        if channels != self.channels:
             raise ValueError(
-                f"mix draws weights of {self.channels} channels but the images have {images.shape[1]}"
+                f"mix draws weights for {self.channels} channels but the images have {channels}"
             )
-        weights = -torch.log1p(-unit[:, 1:]) + 1e-6  # exponential; 1e-6: all of them may be 0
+        # exponential samples; 1e-6 avoids a division by 0 if all of them are 0
+        weights = -torch.log1p(-unit[:, 1:]) + 1e-6
         return augment.mix(images, weights / weights.sum(1, keepdim=True), unit[:, 0] < self.p)
 
 
 @dataclass(frozen=True)
 class Erase:
-    """RandomErasing with zeros and torchvision's own ranges; after the normalisation, as there."""
+    """RandomErasing with zeros and torchvision's default ranges.
+
+    As in torchvision, it comes after the normalisation.
+    """
 
     p: float
     slots: ClassVar[int] = 2 * augment.ATTEMPTS + 3
@@ -240,7 +264,7 @@ class Erase:
         _within("the probability of erase", 0, self.p, 1)
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
-        """The images, those that chance chose with a hole."""
+        """Return the images, with a random box erased in a random subset."""
         boxes = augment.erase_boxes(
             unit[:, 1:], images.shape[2], images.shape[3], (0.02, 0.33), (0.3, 3.3)
         )
@@ -249,15 +273,15 @@ class Erase:
 
 @dataclass(frozen=True)
 class Standardise:
-    """Each image with mean 0 and standard deviation 1."""
+    """Scale each image to mean 0 and standard deviation 1."""
 
     slots: ClassVar[int] = 0
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
-        """Standardised images."""
+        """Return standardised images."""
         return augment.standardise(images)
 
 
-def atomic_write(images: Tensor) -> Tensor:
-    """Images in [0,1] as uint8, rounded."""
+def to_uint8(images: Tensor) -> Tensor:
+    """Convert images in [0,1] to uint8 with rounding."""
     return (images * 255).round().clamp(0, 255).to(torch.uint8)

@@ -1,13 +1,16 @@
-"""What the papers do to an image, as data: a policy is a list of views, a view a list of operations with their numbers.
+"""View policies: which operations turn an image into each of its views.
 
-Flips stand inside the crop, wherever the paper names them: they commute with every operation here, and fold into the
-crop's weights for nothing. Sources in brackets are repositories: simclr is google-research/simclr, moco is
-facebookresearch/moco at 132aea9, byol is google-deepmind/deepmind-research at 4822a45, adco is maple-research-lab/AdCo
-at fd65f12, cld is frank-xwang/CLD-UnsupervisedLearning.
+A policy is a function of the view size and the normalisation that returns a list of views, and a
+view is a list of operations. Policies of papers are defined in the rooms of `antipode.papers`; this
+module has those that belong to no paper, and the parts that several share.
+
+A flip is part of the crop, wherever a paper names it. It commutes with every operation here, and as
+part of the crop's weights it costs nothing.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from antipode.data.views import augment
@@ -17,7 +20,6 @@ from antipode.data.views.operation import (
     Centre,
     Chance,
     Crop,
-    Erase,
     Jitter,
     Mix,
     Operation,
@@ -27,141 +29,39 @@ from antipode.data.views.operation import (
 
 
 class View(NamedTuple):
-    """One view: its side in pixels and the operations in order."""
+    """One view: its side in pixels and its operations in order."""
 
     size: int
     operations: tuple[Operation, ...]
 
 
+Policy = Callable[..., list[View]]
+
+
 def grey(p: float) -> Chance:
-    """RandomGrayscale."""
+    """Return torchvision's RandomGrayscale with chance p."""
     return Chance(augment.greyscale, p)
 
 
 def tenth(size: int) -> int:
-    """Taps of a blur kernel of a tenth of the view [simclr, byol]: 23 at 224 pixels, 3 at 32."""
+    """Return the taps of a blur kernel of a tenth of the view: 23 at 224 px, 3 at 32 px.
+
+    SimCLR and BYOL use this size.
+    """
     return 2 * (size // 20) + 1
 
 
 # Pillow's blur, which MoCo uses, is three box filters; they reach 6 pixels at the largest sigma, 2
 PILLOW = 13
-SOLARISE = augment.solarise
 
 
-def mocov1(
+def crop_and_colour(
     size: int, normal: Operation, *, views: int = 2, scale: Range = (0.2, 1.0)
 ) -> list[View]:
-    """MoCo v1 [moco: main_moco.py]."""
-    return views * [View(size, (Crop(size, scale), grey(0.2), Jitter(0.4, 0.4, 0.4, 0.4), normal))]
-
-
-def mocov2(
-    size: int, normal: Operation, *, views: int = 2, scale: Range = (0.2, 1.0)
-) -> list[View]:
-    """MoCo v2 [moco: main_moco.py --aug-plus]; also AdCo, EqCo, SiMo, JCL, SimSiam."""
-    jitter = Jitter(0.4, 0.4, 0.4, 0.1, p=0.8)
-    return views * [View(size, (Crop(size, scale), jitter, grey(0.2), Blur(0.5, PILLOW), normal))]
-
-
-def simclr(
-    size: int,
-    normal: Operation,
-    *,
-    views: int = 2,
-    scale: Range = (0.08, 1.0),
-    strength: float = 1.0,
-    blur: float = 0.5,
-) -> list[View]:
-    """SimCLR [simclr: data_util.py]; DCL on ImageNet."""
-    jitter = Jitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength, p=0.8)
-    return views * [
-        View(size, (Crop(size, scale), jitter, grey(0.2), Blur(blur, tenth(size)), normal))
-    ]
-
-
-def simclr_cifar(
-    size: int,
-    normal: Operation,
-    *,
-    views: int = 2,
-    scale: Range = (0.08, 1.0),
-    strength: float = 0.5,
-) -> list[View]:
-    """SimCLR on CIFAR-10: half the jitter, no blur [simclr: README]."""
-    jitter = Jitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength, p=0.8)
-    return views * [View(size, (Crop(size, scale), jitter, grey(0.2), normal))]
-
-
-def _byol(size: int, normal: Operation, scale: Range, blur: float, solarise: float) -> View:
-    jitter = Jitter(0.4, 0.4, 0.2, 0.1, p=0.8)
-    crop = Crop(size, scale, cubic=True)
-    return View(
-        size, (crop, jitter, grey(0.2), Blur(blur, tenth(size)), Chance(SOLARISE, solarise), normal)
-    )
-
-
-def byol(size: int, normal: Operation, *, views: int = 2, scale: Range = (0.08, 1.0)) -> list[View]:
-    """BYOL [byol: utils/augmentations.py]: blur 1, solarise 0 in the first half of the views, .1 and .2 in the rest."""
-    first, second = _byol(size, normal, scale, 1.0, 0.0), _byol(size, normal, scale, 0.1, 0.2)
-    return (views - views // 2) * [first] + views // 2 * [second]
-
-
-def msbreg(
-    size: int,
-    normal: Operation,
-    *,
-    views: int = 4,
-    scale: Range = (0.08, 1.0),
-    blur: float = 1.0,
-    solarise: float = 0.2,
-) -> list[View]:
-    """MSBReg (supplement, Table 1, as printed: all views alike)."""
-    return views * [_byol(size, normal, scale, blur, solarise)]
-
-
-def cld(
-    size: int, normal: Operation, *, views: int = 2, scale: Range = (0.2, 1.0), erase: float = 0.0
-) -> list[View]:
-    """CLD's base [cld: datasets/dataloader.py]; DCL on CIFAR and STL-10; `erase=1` is its add_erasing."""
-    return views * [
-        View(size, (Crop(size, scale), Jitter(0.4, 0.4, 0.4, 0.4), grey(0.2), normal, Erase(erase)))
-    ]
-
-
-def cld_plus(
-    size: int, normal: Operation, *, views: int = 2, scale: Range = (0.2, 1.0), erase: float = 0.0
-) -> list[View]:
-    """CLD's aug_plus [cld: datasets/dataloader.py]: MoCo v2's, and erasing."""
-    plain = mocov2(size, normal, views=1, scale=scale)[0]
-    return views * [View(size, (*plain.operations, Erase(erase)))]
-
-
-def adco_multicrop(size: int, normal: Operation) -> list[View]:
-    """AdCo's key and its five queries [adco: ops/argparser.py]: 224, 192, 160, 128, 96 of 224; MoCo v2's colours."""
-    shares = (7, 7, 6, 5, 4, 3)
-    low, high = (0.2, 0.2, 0.172, 0.143, 0.114, 0.086), (1.0, 1.0, 0.86, 0.715, 0.571, 0.429)
-    return [
-        mocov2(round(size * share / 7), normal, views=1, scale=scale)[0]
-        for share, scale in zip(shares, zip(low, high, strict=True), strict=True)
-    ]
-
-
-def dclw_multicrop(
-    size: int,
-    normal: Operation,
-    *,
-    crops: int = 6,
-    crop_size: int | None = None,
-    scale: Range = (0.2, 1.0),
-    crop_scale: Range = (0.05, 0.2),
-) -> list[View]:
-    """Two views and `crops` small ones in CLD's colours. No source has numbers: ours, 16 of 32, 48 of 96, 96 of 224."""
-    if crops < 0:
-        raise ValueError(f"the number of small crops must not be negative but is {crops}")
-    large = cld(size, normal, scale=scale)
-    fitting = size // 2 if size < 160 else round(size * 96 / 224)
-    small = fitting if crop_size is None else crop_size
-    return large + cld(small, normal, views=crops, scale=crop_scale) if crops else large
+    """Return MoCo v2's views [moco: main_moco.py --aug-plus], which most later methods use."""
+    colour = Jitter(0.4, 0.4, 0.4, 0.1, p=0.8)
+    operations = (Crop(size, scale), colour, grey(0.2), Blur(0.5, PILLOW), normal)
+    return views * [View(size, operations)]
 
 
 def shapes(
@@ -175,24 +75,31 @@ def shapes(
     invert: float = 0.5,
     channels: int = 3,
 ) -> list[View]:
-    """For the data set `shapes`, where colour tells images apart: mixed to grey, inverted or not, standardised."""
+    """Return the views of the data set `shapes`, whose colours would identify an image.
+
+    Colours are mixed to grey, inverted or not, and standardised.
+    """
     crop = Crop(size, scale, upend=0.5)
     colour = (Mix(mix, channels), Chance(augment.invert, invert), Standardise())
     return views * [View(size, (Turn(degrees), crop, *colour))]
 
 
 def shapes_eval(size: int, normal: Operation) -> list[View]:
-    """What `shapes` tends to, without chance: centre, grey, standardised."""
+    """Return the evaluation view of the data set `shapes`: centre, grey, standardised."""
     return [View(size, (Centre(size, size), grey(1.0), Standardise()))]
 
 
 def linear(size: int, normal: Operation, *, scale: Range = (0.08, 1.0)) -> list[View]:
-    """One view, to train a classifier on a backbone with: crop and flip alone [moco: main_lincls.py]."""
+    """Return one view with crop and flip alone, to train a classifier [moco: main_lincls.py]."""
     return [View(size, (Crop(size, scale), normal))]
 
 
 def evaluation(size: int, normal: Operation, *, ratio: float | None = None) -> list[View]:
-    """Resize and centre crop, 256 to 224 for photos, plain resize for small images, nothing where the size fits."""
+    """Return the evaluation view: resize, then centre crop.
+
+    Photographs are resized to 256 px for a crop of 224 px. Small images are only resized, and stay
+    as they are if they have the size already.
+    """
     ratio = (256 / 224 if size >= 160 else 1.0) if ratio is None else ratio
     if not 1 <= ratio < math.inf:
         raise ValueError(
@@ -201,19 +108,27 @@ def evaluation(size: int, normal: Operation, *, ratio: float | None = None) -> l
     return [View(size, (Centre(size, round(size * ratio)), normal))]
 
 
-POLICIES: dict[str, Callable[..., list[View]]] = {
-    "mocov1": mocov1,
-    "mocov2": mocov2,
-    "simclr": simclr,
-    "simclr-cifar": simclr_cifar,
-    "byol": byol,
-    "msbreg": msbreg,
-    "cld": cld,
-    "cld-plus": cld_plus,
-    "adco-multicrop": adco_multicrop,
-    "dclw-multicrop": dclw_multicrop,
+GENERAL: dict[str, Policy] = {
     "shapes": shapes,
     "shapes-eval": shapes_eval,
     "linear": linear,
     "eval": evaluation,
 }
+
+
+@cache
+def policies() -> Mapping[str, Policy]:
+    """Return all policies by name: those of this module and those of the papers."""
+    from antipode.papers import collect  # noqa: PLC0415  (the papers' policies use this module)
+
+    return {**collect("POLICIES"), **GENERAL}
+
+
+def evaluation_policy(training: str) -> str:
+    """Return the name of the evaluation policy that fits a training policy."""
+    return f"{training}-eval" if f"{training}-eval" in GENERAL else "eval"
+
+
+def standardises(training: str) -> bool:
+    """Return True if a policy standardises each image instead of normalising by channel."""
+    return evaluation_policy(training) != "eval"

@@ -1,9 +1,9 @@
-"""Views of images: a policy by name, drawn and computed for a whole batch at once on the images' own device.
+"""Random views of images: a policy by name, computed for a whole batch on the images' device.
 
-N images, V views, U uniform numbers per view, C channels, H W pixels, S pixels of a view's side.
+Shapes: N images, V views, U uniform numbers per view, C channels, H and W pixels of an image, S
+pixels of the side of a view.
 """
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD
 from antipode.data.views.operation import Blur, Centre, Crop
-from antipode.data.views.policy import POLICIES, View
+from antipode.data.views.policy import View, policies
+from antipode.names import did_you_mean, unknown
 from antipode.types import fitted
 
-CACHED = 2**20  # values of the views that are computed at once on a CPU: 4 MB
+CACHED = 2**20  # values of the views that a CPU computes at once: 4 MB
 
 
 def views(
@@ -28,19 +29,20 @@ def views(
     std: float | Sequence[float] | Tensor = IMAGENET_STD,
     **arguments: Any,
 ) -> "Views":
-    """The views of a policy by name, `size` pixels wide, with arguments of the policy by keyword.
+    """Create the `Views` of the policy `name` with a side of `size` pixels.
+
+    `arguments` are the keyword arguments of the policy. Raises ValueError for an unknown policy or
+    argument.
 
     >>> make = views("mocov2", size=32)
     >>> [tuple(view.shape) for view in make(torch.zeros(4, 3, 32, 32, dtype=torch.uint8))]
     [(4, 3, 32, 32), (4, 3, 32, 32)]
     """
-    if name not in POLICIES:
-        raise ValueError(
-            f"unknown policy {name!r}{_nearest(name, POLICIES)}; there are {', '.join(POLICIES)}"
-        )
+    if name not in policies():
+        raise unknown("view policy", name, policies())
     if not hasattr(size, "__index__") or size <= 0:
-        raise ValueError(f"views need a size of at least 1 whole pixel, not {size!r}")
-    policy = POLICIES[name]
+        raise ValueError(f"the size of views must be a whole number of at least 1, not {size!r}")
+    policy = policies()[name]
     parameters = inspect.signature(policy).parameters
     known = {
         key: value.annotation
@@ -49,37 +51,33 @@ def views(
     }
     for argument in arguments:
         if argument not in known:
-            allowed = ", ".join(known) or "none"
             raise ValueError(
-                f"policy {name!r} takes no {argument!r}{_nearest(argument, known)}; it takes {allowed}"
+                f"view policy {name!r} has no argument {argument!r}{did_you_mean(argument, known)}"
             )
     normal = Normalise(_numbers("mean", mean), _numbers("std", std))
-    made = policy(
-        size, normal, **{key: fitted(key, value, known[key]) for key, value in arguments.items()}
-    )
-    if not made:
-        raise ValueError(f"policy {name!r} with {arguments} makes no view")
-    return Views(made, normal)
-
-
-def _nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, known, 1, 0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    checked = {key: fitted(key, value, known[key]) for key, value in arguments.items()}
+    view_list = policy(size, normal, **checked)
+    if not view_list:
+        raise ValueError(f"policy {name!r} with arguments {arguments} makes no view")
+    return Views(view_list, normal)
 
 
 def _numbers(name: str, values: Any) -> list[float]:
-    """One number or several, of whatever kind, as a list."""
+    """Return a number, a sequence, an array or a tensor as a list of floats."""
     try:
-        found: list[float] = torch.as_tensor(values, dtype=torch.float64).flatten().tolist()
+        numbers: list[float] = torch.as_tensor(values, dtype=torch.float64).flatten().tolist()
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{name} is a number or one for each channel, not {values!r}") from None
-    return found
+        raise ValueError(
+            f"{name} must be one number or one number per channel, not {values!r}"
+        ) from None
+    return numbers
 
 
 class Normalise(nn.Module):
-    """Minus the mean, over the standard deviation, of each channel.
+    """Subtract the mean of each channel and divide by its standard deviation.
 
-    One number serves any count of channels, and the average of three serves grey images.
+    A single mean and standard deviation apply to any number of channels. Three means and standard
+    deviations are averaged for images with one channel.
     """
 
     slots = 0
@@ -89,43 +87,47 @@ class Normalise(nn.Module):
         finite = all(math.isfinite(value) for value in (*mean, *std))
         if len(mean) != len(std) or not finite or min(std, default=0) <= 0:
             raise ValueError(
-                f"normalise needs as many means as positive deviations, not {tuple(mean)} and {tuple(std)}"
+                "normalisation needs finite means and as many positive, finite deviations, "
+                f"not mean {tuple(mean)} and std {tuple(std)}"
             )
         self.mean = nn.Buffer(torch.tensor(mean, dtype=torch.float32).view(-1, 1, 1))
         self.std = nn.Buffer(torch.tensor(std, dtype=torch.float32).view(-1, 1, 1))
 
     def forward(self, images: Tensor, unit: Tensor) -> Tensor:
-        """Images (N,C,H,W), normalised."""
-        if (len(self.mean), images.shape[1]) == (3, 1):
+        """Return normalised images (N,C,H,W); `unit` is not used."""
+        count, channels = len(self.mean), images.shape[1]
+        if (count, channels) == (3, 1):
             return (images - self.mean.mean(0)) / self.std.mean(0)
-        if len(self.mean) not in (1, images.shape[1]):
+        if count not in (1, channels):
             raise ValueError(
-                f"normalise has {len(self.mean)} means but the images have {images.shape[1]} channels"
+                f"normalisation has {count} means but the images have {channels} channels"
             )
         return (images - self.mean) / self.std
 
 
 class Views(nn.Module):
-    """uint8 images (N,C,H,W) to a list of V float32 views (N,C,S,S), each image and view with a draw of its own.
+    """A module that maps uint8 images (N,C,H,W) to a list of V float32 views (N,C,S,S).
 
-    All randomness is one tensor of uniform numbers (N,V,U): `draw` makes it, `apply` is a pure function of it.
+    Each image and each view has independent random parameters. All randomness comes from one tensor
+    of uniform numbers (N,V,U): `draw` creates it, and `apply` is a pure function of it.
     """
 
     def __init__(self, policy: list[View], normal: Normalise) -> None:
         super().__init__()
         for view in policy:
             _check_blur(view)
-        self.policy, self.normal = policy, normal
+        self.policy = policy
+        self.normal = normal
         self.count = len(policy)
         self.sizes = [view.size for view in policy]
         self.slots = max(sum(operation.slots for operation in view.operations) for view in policy)
-        # views that are alike are computed as one batch
-        self.alike: dict[View, list[int]] = {}
-        for place, view in enumerate(policy):
-            self.alike.setdefault(view, []).append(place)
+        # the indices of equal views, which are computed as one batch
+        self.indices: dict[View, list[int]] = {}
+        for index, view in enumerate(policy):
+            self.indices.setdefault(view, []).append(index)
 
     def forward(self, images: Tensor, generator: torch.Generator | None = None) -> list[Tensor]:
-        """Views of the images; the same again for the same state of the generator."""
+        """Return random views of the images; equal generator states give equal views."""
         _check(images)
         return self.apply(images, self.draw(len(images), generator, images.device))
 
@@ -135,7 +137,7 @@ class Views(nn.Module):
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """Uniform numbers (N,V,U) in [0,1) for n images."""
+        """Draw uniform numbers (N,V,U) in [0,1) for n images."""
         source = device if generator is None else generator.device
         return torch.rand(n, self.count, self.slots, generator=generator, device=source).to(device)
 
@@ -144,68 +146,85 @@ class Views(nn.Module):
     @overload
     def apply(self, images: Tensor, uniforms: Tensor) -> list[Tensor]: ...
     def apply(self, images: Any, uniforms: Tensor | None = None) -> Any:
-        """Views decided by uniform numbers (N,V,U); with a function alone it is nn.Module's own `apply`."""
+        """Return the views that the uniform numbers (N,V,U) determine.
+
+        With a function as the only argument, this is `nn.Module.apply`.
+        """
         if uniforms is None:
             return super().apply(images)
         _check(images)
         shape = (len(images), self.count, self.slots)
         if tuple(uniforms.shape) != shape:
             raise ValueError(
-                f"these views need uniform numbers (N,V,U) of {shape}, not {tuple(uniforms.shape)}"
+                f"these views need uniform numbers (N,V,U) of shape {shape}, "
+                f"not {tuple(uniforms.shape)}"
             )
         return self._each([images] * self.count, uniforms, lambda view: 0)
 
     def cut(self, image: Tensor, uniforms: Tensor) -> list[Tensor]:
-        """V crops uint8 (C,S,S) of one image (C,H,W) of any size, decided by uniform numbers (V,U): a worker's part."""
+        """Return V crops uint8 (C,S,S) of one image (C,H,W) of any size.
+
+        The uniform numbers (V,U) determine the crops. This is the part that data loader workers do.
+        """
         _check(image[None])
         crops = []
         for view, unit in zip(self.policy, uniforms, strict=True):
-            part, after = image[None], 0
-            for operation in view.operations[: _sized(view)]:
-                part = operation.cut(part, unit[None, after : after + operation.slots])  # type: ignore[attr-defined]
-                after += operation.slots
+            part = image[None]
+            slot = 0
+            for operation in view.operations[: _host_operations(view)]:
+                numbers = unit[None, slot : slot + operation.slots]
+                part = operation.cut(part, numbers)  # type: ignore[attr-defined]
+                slot += operation.slots
             crops.append(part[0])
         return crops
 
     def finish(self, crops: list[Tensor], uniforms: Tensor) -> list[Tensor]:
-        """Views of V crops uint8 (N,C,S,S), decided by the uniform numbers (N,V,U) that decided the crops."""
-        return self._each(crops, uniforms, _sized)
+        """Return the views of V crops uint8 (N,C,S,S).
+
+        `uniforms` are the uniform numbers (N,V,U) that `cut` used for these crops.
+        """
+        return self._each(crops, uniforms, _host_operations)
 
     def _each(
         self, images: list[Tensor], uniforms: Tensor, start: Callable[[View], int]
     ) -> list[Tensor]:
-        """Every view from its images by its operations from `start(view)` on."""
-        made: dict[int, Tensor] = {}
-        for view, places in self.alike.items():
-            batch = torch.cat([images[place] for place in places])
-            unit = torch.cat([uniforms[:, place] for place in places])
-            done = _run_in_parts(view, batch, unit, start(view))
-            made.update(zip(places, done.chunk(len(places)), strict=True))
-        return [made[place] for place in range(self.count)]
+        """Compute every view from its images, beginning with the operation at `start(view)`."""
+        results: dict[int, Tensor] = {}
+        for view, indices in self.indices.items():
+            batch = torch.cat([images[index] for index in indices])
+            unit = torch.cat([uniforms[:, index] for index in indices])
+            result = _run_in_parts(view, batch, unit, start(view))
+            results.update(zip(indices, result.chunk(len(indices)), strict=True))
+        return [results[index] for index in range(self.count)]
 
 
 def _run_in_parts(view: View, images: Tensor, unit: Tensor, start: int) -> Tensor:
-    """On a CPU without compiler in parts that fit its caches: 4 times as fast at 224 pixels in large batches."""
+    """Apply the operations of a view from index `start`.
+
+    On a CPU without compilation, the batch is computed in parts that fit the caches. This is 4
+    times as fast for large batches at 224 pixels.
+    """
     if images.is_cpu and not torch.compiler.is_compiling():
         part = max(1, CACHED // (images.shape[1] * view.size**2))
         if part < len(images):
             parts = zip(torch.split(images, part), torch.split(unit, part), strict=True)
-            return torch.cat([_run(view, few, mine, start) for few, mine in parts])
+            return torch.cat([_run(view, chunk, numbers, start) for chunk, numbers in parts])
     return _run(view, images, unit, start)
 
 
 def _run(view: View, images: Tensor, unit: Tensor, start: int) -> Tensor:
-    """The view's operations from `start` on, each with the uniform numbers that are its own."""
-    images, after = images.float() / 255, 0
-    for place, operation in enumerate(view.operations):
-        if place >= start:
-            images = operation(images, unit[:, after : after + operation.slots])
-        after += operation.slots
+    """Apply the operations of a view from index `start`, each with its own uniform numbers."""
+    images = images.float() / 255
+    slot = 0
+    for index, operation in enumerate(view.operations):
+        if index >= start:
+            images = operation(images, unit[:, slot : slot + operation.slots])
+        slot += operation.slots
     return images
 
 
-def _sized(view: View) -> int:
-    """How many of the operations a worker does: all up to the one that gives the view its size."""
+def _host_operations(view: View) -> int:
+    """Return how many operations a worker does: all up to the one that sets the view's size."""
     return 1 + next(
         i for i, operation in enumerate(view.operations) if isinstance(operation, Crop | Centre)
     )
@@ -220,7 +239,11 @@ def _check_blur(view: View) -> None:
 def _check(images: Tensor) -> None:
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise ValueError(
-            f"views are made of uint8 images (N,C,H,W), not of {images.dtype} {tuple(images.shape)}"
+            "views need uint8 images of shape (N,C,H,W), "
+            f"not {images.dtype} of shape {tuple(images.shape)}"
         )
     if 0 in images.shape[1:]:
-        raise ValueError(f"images need channels and pixels, but these are {tuple(images.shape)}")
+        raise ValueError(
+            "images need at least one channel and one pixel, "
+            f"but have the shape {tuple(images.shape)}"
+        )

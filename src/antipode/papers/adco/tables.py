@@ -1,4 +1,4 @@
-"""AdCo (Hu et al., CVPR 2021): table 5 of its appendix."""
+"""AdCo (Hu et al., CVPR 2021): table 5 of the appendix."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -18,9 +18,13 @@ from antipode.reproduction.item import (
     table,
 )
 
-ACC, TIME = "Top-1 Acc.", "(GPU x Time)/epoch"
+ACC = "Top-1 Acc."
+TIME = "(GPU x Time)/epoch"
 HOURS = analysis("cost", "values.device-hours per epoch", column=TIME)
-SIMCLR, MOCO, BYOL, SIMSIAM = "SimCLR", "MoCo v2", "BYOL", "SimSiam"
+SIMCLR = "SimCLR"
+MOCO = "MoCo v2"
+BYOL = "BYOL"
+SIMSIAM = "SimSiam"
 BANKS = (65536, 16384, 8192)
 ONE_WAY = {count: f"AdCo, {count:,} negatives" for count in BANKS}
 SYMMETRIC = {count: f"AdCo, symmetric, {count:,} negatives" for count in BANKS}
@@ -29,7 +33,7 @@ SYMMETRIC = {count: f"AdCo, symmetric, {count:,} negatives" for count in BANKS}
 def _adco(
     data: str, banks: tuple[int, ...], protocol: str, common: Mapping[str, Any]
 ) -> tuple[Trial, ...]:
-    """AdCo with three sizes of its bank, which stand in the rows of the paper's sizes."""
+    """Return AdCo with three bank sizes, in the rows of the paper's three sizes."""
     rows: dict[str, tuple[str, Mapping[str, Any]]] = {
         labels[count]: (f"{data}.adco", {"method.bank": bank, "method.symmetric": both})
         for labels, both in ((ONE_WAY, False), (SYMMETRIC, True))
@@ -39,7 +43,7 @@ def _adco(
 
 
 def _others(data: str, common: Mapping[str, Any]) -> tuple[Trial, ...]:
-    """The comparators at a small scale, all judged alike."""
+    """Return the other methods at a smaller scale, all evaluated with the same protocol."""
     rows: dict[str, tuple[str, Mapping[str, Any]]] = {
         name: (f"{data}.{method}", {}) for name, method in METHODS.items()
     }
@@ -58,24 +62,28 @@ PAPERS = tuple(
 )
 
 TABLE5 = Item(
-    title="Accuracy and GPU time of AdCo, BYOL and others over 200 epochs",
-    question="Does AdCo reach BYOL in less GPU time, and does it need many negatives?",
-    source="AdCo, appendix, table 5 (its 16348 is a misprint of 16384)",
+    title="Accuracy and GPU time of AdCo, BYOL and other methods after 200 epochs",
+    question=(
+        "Does AdCo reach the accuracy of BYOL in less GPU time, and does it need many negatives?"
+    ),
+    source="AdCo, appendix, table 5 (16348 in the table is a misprint of 16384)",
     trend=(
-        "a symmetric loss adds 1.5 to 2 points; an eighth of the negatives costs .2 to .4; BYOL takes almost 20 % "
-        "more GPU time than AdCo with the symmetric loss"
+        "a symmetric loss adds 1.5 to 2 points; an eighth of the negatives costs .2 to .4 points; "
+        "BYOL takes almost 20 % more GPU time than AdCo with the symmetric loss"
     ),
     panels=(Panel(y="% and GPU-hours"),),
     grids={
         "smoke": Grid(
             _others("digits", {"train.epochs": 1, "train.batch": 64})
             + _adco("digits", (256, 64, 32), "linear-fast", {"train.epochs": 1, "train.batch": 64}),
-            "digits, resnet10-slim, 1 epoch, hours of a CPU; banks of 256, 64, 32 stand for 65,536, 16,384, 8,192",
+            "digits, resnet10-slim, 1 epoch, CPU hours; banks of 256, 64 and 32 stand for 65,536, "
+            "16,384 and 8,192",
         ),
         "small": Grid(
             _others("cifar10", {"train.epochs": 100})
             + _adco("cifar10", (4096, 1024, 512), "linear-fast", {"train.epochs": 100}),
-            "CIFAR-10, ResNet-18, 100 epochs, logistic regression; banks 4,096, 1,024, 512 for 65,536, 16,384, 8,192",
+            "CIFAR-10, ResNet-18, 100 epochs, logistic regression; banks of 4,096, 1,024 and 512 "
+            "stand for 65,536, 16,384 and 8,192",
             3,
         ),
         "paper": Grid(
@@ -104,14 +112,14 @@ TABLE5 = Item(
             EMPIRICAL,
         ),
         Law(
-            "the symmetric loss is better",
+            "AdCo is better with the symmetric loss",
             partial(
                 laws.beats, better=("", SYMMETRIC[65536], ACC), worse=("", ONE_WAY[65536], ACC)
             ),
             EMPIRICAL,
         ),
         Law(
-            "with it AdCo reaches BYOL to a point",
+            "AdCo with the symmetric loss is less than one point below BYOL",
             partial(laws.beats, better=("", SYMMETRIC[65536], ACC), worse=("", BYOL, ACC), by=-1.0),
             EMPIRICAL,
         ),

@@ -1,8 +1,14 @@
+"""DCL and DCLW (Yeh et al., ECCV 2022)."""
+
 from torch import nn
 
 from antipode.core.learner import Learner
-from antipode.core.loss import decoupled, weighted
-from antipode.papers.frames import Base, on_base
+from antipode.core.loss import Coupling, decoupled, weighted
+from antipode.core.pairing import crops as multi_crop
+from antipode.papers import Method
+from antipode.papers.dcl.recipe import recipe
+from antipode.papers.frameworks import Base, contrast, on_framework
+from antipode.papers.simclr import RESNET50
 
 
 def dcl(
@@ -17,25 +23,27 @@ def dcl(
     momentum: float | None = None,
     groups: int | None = None,
 ) -> Learner:
-    """DCL (Yeh et al., ECCV 2022, arXiv 2110.06848): loss = r - a, the positive struck out of the denominator (eq. 5).
+    """DCL (Yeh et al., ECCV 2022, arXiv 2110.06848): InfoNCE without the positive in the
+    denominator.
 
-    On SimCLR (tau .1; .07 for small images) r is one log-sum-exp over both views of all other images; on MoCo v1 and v2
-    over the queue. `crops` adds local crops after the two large views (derived; the paper gives no details). On SimCLR
-    each meets every large view of its image and is repelled by the large views of the others; on MoCo the first view
-    answers all others and the queue repels. The mean over anchors, where the paper writes a sum.
+    loss = r - a (eq. 5). On SimCLR (tau .1; .07 for small images) r is one log-sum-exp over both
+    views of all other images; on MoCo v1 and v2 it runs over the queue. `crops` adds local crops
+    after the two large views; the paper gives no details. On SimCLR each local crop is attracted by
+    every large view of its image and repelled by the large views of the others; on MoCo the first
+    view is the key of all others and the queue repels. The loss is the mean over anchors, where the
+    paper writes a sum.
     """
-    return on_base(
-        backbone,
+    learner = on_framework(
         base,
-        coupling=lambda tau: decoupled,
+        backbone,
         tau=tau,
         dim=dim,
         hidden=hidden,
-        local_crops=crops,
         queue=queue,
         momentum=momentum,
         groups=groups,
     )
+    return _recoupled(learner, decoupled, crops)
 
 
 def dclw(
@@ -52,22 +60,37 @@ def dclw(
     momentum: float | None = None,
     groups: int | None = None,
 ) -> Learner:
-    """DCLW (Yeh et al., ECCV 2022, arXiv 2110.06848): loss = r - w a, w = 2 - exp(s/sigma) / mean exp(s/sigma) (eq. 6).
+    """DCLW (Yeh et al., ECCV 2022, arXiv 2110.06848): DCL with a weight on the positive term.
 
-    The mean runs over the images of all ranks, per pair of crops. Whether w carries gradient is not stated: it does not
-    unless detach=False. Everything else as DCL.
+    loss = r - w a with w = 2 - exp(s/sigma) / mean exp(s/sigma) (eq. 6). The mean runs over the
+    images of all ranks, per pair of crops. The paper does not say whether w carries gradient: it
+    does only with detach=False. Everything else is as in DCL.
     """
     if not sigma > 0:
         raise ValueError(f"DCLW's sigma must be positive, got {sigma}")
-    return on_base(
-        backbone,
+    learner = on_framework(
         base,
-        coupling=lambda tau: weighted(tau / sigma, detach),
+        backbone,
         tau=tau,
         dim=dim,
         hidden=hidden,
-        local_crops=crops,
         queue=queue,
         momentum=momentum,
         groups=groups,
     )
+    return _recoupled(learner, weighted(contrast(learner).tau / sigma, detach), crops)
+
+
+def _recoupled(learner: Learner, coupling: Coupling, crops: int) -> Learner:
+    """Return the framework with another coupling, and with local crops after its views."""
+    learner = learner.replace(objective=contrast(learner).replace(coupling=coupling))
+    if not crops:
+        return learner
+    answering = 2 if learner.twin.own else 1  # SimCLR's queries are keys too
+    return learner.replace(pairing=multi_crop(answering, 2 + crops))
+
+
+METHODS = {
+    "dcl": Method(build=dcl, recipe=recipe, lengths={"imagenet100": RESNET50}, default=True),
+    "dclw": Method(build=dclw, recipe=recipe, lengths={"imagenet100": RESNET50}),
+}

@@ -1,9 +1,27 @@
-"""DCL and DCLW (Yeh et al.): tables 1 to 4 and figures 1, 3 and 4."""
+"""DCL and DCLW (Yeh et al.): tables 1 to 4. `ITEMS` includes the figures."""
 
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from antipode.papers.dcl import figures
+from antipode.papers.dcl.grids import (
+    CIFAR,
+    DCL,
+    DIGITS,
+    FAST,
+    FEATURES,
+    KNN,
+    LINEAR,
+    PAPER,
+    PLACES,
+    SAME,
+    SIMCLR,
+    SMALL,
+    SMOKE,
+    Rows,
+    simclr_and_dcl,
+)
 from antipode.reproduction import laws
 from antipode.reproduction.item import (
     EMPIRICAL,
@@ -11,76 +29,57 @@ from antipode.reproduction.item import (
     Item,
     Law,
     Panel,
-    Trial,
-    analysis,
     cross,
-    metric,
-    score,
     table,
-    turned,
-    varied,
+    transpose,
+    vary,
 )
-
-PAPER = "DCL (arXiv 2110.06848)"
-VOTE = "whose features vote in kNN is not stated: the backbone's"
-SIMCLR, DCL, DCLW = "SimCLR", "SimCLR w/ DCL", "DCLW"
-KNN, LINEAR, FAST = (score("knn"),), (score("linear"),), (score("linear-fast"),)
-SMOKE = {"train.epochs": 3, "train.batch": 64}
-SMALL = {"train.epochs": 100}
-DIGITS = "digits, resnet10-slim, 3 epochs, batch 64"
-CIFAR = "CIFAR-10, ResNet-18, 100 epochs"
-# the baseline in DCL's own settings (section 4.1 and its toolbox), where SimCLR's recipe has LARS and a batch of 4,096
-RATE = {
-    "optim.network.name": "sgd",
-    "optim.network.lr": 0.3,
-    "optim.network.weight_decay": 1e-6,
-    "optim.network.exclude": True,
-}
-SAME = RATE | {"train.batch": 256}
-Rows = Mapping[str, tuple[str, Mapping[str, Any]]]
-
-
-def _two(data: str, tail: str = "") -> Rows:
-    """The baseline and DCL on a data set."""
-    return {SIMCLR: (f"{data}.simclr{tail}", {}), DCL: (f"{data}.dcl{tail}", {})}
-
 
 SIZES = (32, 64, 128, 256, 512)
-BATCHES = varied("train.batch", SIZES)
-PLACES = {"CIFAR10": "cifar10", "CIFAR100": "cifar100", "STL10": "stl10"}
-IN100, TABLE1_PLACES = (
-    "ImageNet-100 (linear)",
-    {f"{name} (kNN)": data for name, data in PLACES.items()},
-)
+BATCHES = vary("train.batch", SIZES)
+IN100 = "ImageNet-100 (linear)"
+TABLE1_PLACES = {f"{name} (kNN)": data for name, data in PLACES.items()}
 
 TABLE1 = Item(
-    title="With and without DCL under batch sizes from 32 to 512",
-    question="Does DCL keep accuracy where SimCLR loses it to a small batch?",
-    source=f"{PAPER}, table 1; its rows for CIFAR100 and STL10 are not legible in our copy; {VOTE}",
-    trend="SimCLR loses 7.1 points from batch 512 to 32 on ImageNet-100, DCL 2.3 from its best (256) to 32",
+    title="Accuracy with and without DCL for batch sizes from 32 to 512",
+    question="Does DCL keep its accuracy at small batch sizes, where SimCLR loses accuracy?",
+    source=(
+        f"{PAPER}, table 1 (its rows for CIFAR100 and STL10 are not legible in our copy); "
+        f"{FEATURES}"
+    ),
+    trend=(
+        "on ImageNet-100 SimCLR loses 7.1 points from batch size 512 to 32, and DCL loses 2.3 "
+        "points from its best batch size (256) to 32"
+    ),
     panels=tuple(Panel(name, "table", "batch size") for name in (IN100, *TABLE1_PLACES)),
     grids={
         "smoke": Grid(
             cross(
-                _two("digits"),
+                simclr_and_dcl("digits"),
                 {32: {"train.batch": 16}, 512: {"train.batch": 128}},
                 KNN,
                 panel="CIFAR10 (kNN)",
                 common={"train.epochs": 3},
             ),
-            "digits, 3 epochs, in place of CIFAR-10; batches of 16 and 128 stand for 32 and 512",
+            "digits instead of CIFAR-10, 3 epochs; batch sizes 16 and 128 stand for 32 and 512",
         ),
         "small": Grid(
-            cross(_two("cifar10", "-paper"), BATCHES, KNN, panel="CIFAR10 (kNN)", common=SMALL),
+            cross(
+                simclr_and_dcl("cifar10", "-paper"),
+                BATCHES,
+                KNN,
+                panel="CIFAR10 (kNN)",
+                common=SMALL,
+            ),
             f"{CIFAR}, kNN",
             3,
         ),
         "paper": Grid(
-            cross(_two("imagenet100"), BATCHES, LINEAR, panel=IN100)
+            cross(simclr_and_dcl("imagenet100"), BATCHES, LINEAR, panel=IN100)
             + tuple(
                 trial
                 for panel, data in TABLE1_PLACES.items()
-                for trial in cross(_two(data, "-paper"), BATCHES, KNN, panel=panel)
+                for trial in cross(simclr_and_dcl(data, "-paper"), BATCHES, KNN, panel=panel)
             ),
             "ImageNet-100 with ResNet-50, CIFAR and STL-10 with ResNet-18, 200 epochs",
             5,
@@ -102,20 +101,20 @@ TABLE1 = Item(
     ),
     laws=(
         Law(
-            "DCL is better at a batch of 32",
+            "DCL is better than SimCLR at batch size 32",
             partial(
                 laws.beats, better=("CIFAR10 (kNN)", DCL, 32), worse=("CIFAR10 (kNN)", SIMCLR, 32)
             ),
             EMPIRICAL,
         ),
         Law(
-            "DCL loses less to a small batch",
+            "DCL loses less accuracy than SimCLR at small batch sizes",
             partial(laws.steadier, panel="CIFAR10 (kNN)", row=DCL, than=SIMCLR),
             EMPIRICAL,
         ),
         *(
             Law(
-                f"{name}: DCL loses less to a small batch",
+                f"{name}: DCL loses less accuracy than SimCLR at small batch sizes",
                 partial(laws.steadier, panel=name, row=DCL, than=SIMCLR),
                 ("paper",),
             )
@@ -125,7 +124,8 @@ TABLE1 = Item(
     ),
 )
 
-# CLD's MoCo for small images: a linear head, tau .07, 12,288 keys, .03 for 128 images, its warm-up, its plain views
+# CLD's settings of MoCo for small images: a linear head, tau .07, 12,288 keys, a learning rate of
+# .03 for 128 images, CLD's warm-up and its plain views.
 CLD = {
     "method.tau": 0.07,
     "method.queue": 12288,
@@ -139,7 +139,7 @@ CLD = {
 
 
 def _methods(data: str, tail: str, moco: Mapping[str, Any], crops: int) -> Rows:
-    """The columns of table 2 that are trained."""
+    """Return the columns of table 2 that are trained."""
     return {
         "SimCLR": (f"{data}.simclr{tail}", {}),
         "MoCo": (f"{data}.mocov1", moco),
@@ -163,17 +163,20 @@ COLUMNS = (
 )
 TABLE2 = Item(
     title="kNN accuracy on small images",
-    question="How does DCL compare with others on CIFAR and STL-10?",
-    source=f"{PAPER}, table 2; {VOTE}",
-    trend="DCL is above its baseline everywhere, DCLW with multi-crop on a par with the best",
+    question="How does DCL compare with other methods on CIFAR and STL-10?",
+    source=f"{PAPER}, table 2; {FEATURES}",
+    trend=(
+        "DCL is above its baseline on every data set, and DCLW with multi-crop is on a par with "
+        "the best method"
+    ),
     panels=(Panel(y="kNN top-1 (%)"),),
     grids={
         "smoke": Grid(
-            turned(cross(_methods("digits", "", {}, 2), {"CIFAR10": {}}, KNN, common=SMOKE)),
-            f"{DIGITS}, in place of CIFAR-10; two small crops",
+            transpose(cross(_methods("digits", "", {}, 2), {"CIFAR10": {}}, KNN, common=SMOKE)),
+            f"{DIGITS}, instead of CIFAR-10; two small crops",
         ),
         "small": Grid(
-            turned(
+            transpose(
                 cross(_methods("cifar10", "-paper", CLD, 6), {"CIFAR10": {}}, KNN, common=SMALL)
             ),
             f"{CIFAR}; six small crops",
@@ -183,10 +186,11 @@ TABLE2 = Item(
             tuple(
                 trial
                 for name, data in PLACES.items()
-                for trial in turned(cross(_methods(data, "-paper", CLD, 6), {name: {}}, KNN))
+                for trial in transpose(cross(_methods(data, "-paper", CLD, 6), {name: {}}, KNN))
             ),
-            "ResNet-18, 200 epochs, batch 256; NPID and Inv. Spread as released, at batch 128, Inv. Spread on CIFAR-10 "
-            "and STL-10 for 300; crops are not described: six small ones; CLD and Exemplar are quoted only",
+            "ResNet-18, 200 epochs, batch 256; NPID and Inv. Spread as released: batch 128, and "
+            "300 epochs for Inv. Spread on CIFAR-10 and STL-10; the paper does not describe the "
+            "crops, so we use six small ones; CLD and Exemplar are only quoted",
             5,
         ),
     },
@@ -205,13 +209,13 @@ TABLE2 = Item(
     ),
     laws=(
         Law(
-            "DCL is above SimCLR",
+            "DCL is better than SimCLR",
             partial(laws.beats, better=("", "CIFAR10", "DCL"), worse=("", "CIFAR10", "SimCLR")),
             EMPIRICAL,
         ),
         *(
             Law(
-                f"DCL is above SimCLR on {name}",
+                f"DCL is better than SimCLR on {name}",
                 partial(laws.beats, better=("", name, "DCL"), worse=("", name, "SimCLR")),
                 ("paper",),
             )
@@ -222,7 +226,7 @@ TABLE2 = Item(
 
 
 def _three(data: str, tail: str = "", baseline: Mapping[str, Any] | None = None) -> Rows:
-    """The columns of table 3."""
+    """Return the columns of table 3."""
     return {
         "Baseline": (f"{data}.simclr{tail}", baseline or {}),
         "DCL": (f"{data}.dcl{tail}", {}),
@@ -232,23 +236,25 @@ def _three(data: str, tail: str = "", baseline: Mapping[str, Any] | None = None)
 
 TABLE3 = Item(
     title="SimCLR, DCL and DCLW",
-    question="What do DCL and its weighted form add to SimCLR at batch 256?",
+    question="How much do DCL and its weighted form DCLW add to SimCLR at batch size 256?",
     source=(
-        f"{PAPER}, table 3; its CIFAR10 gains imply a baseline of 81.1, its ImageNet-100 row is table 1's at batch "
-        f"128; {VOTE}"
+        f"{PAPER}, table 3 (its gains on CIFAR10 imply a baseline of 81.1, and its row for "
+        f"ImageNet-100 is that of table 1 at batch size 128); {FEATURES}"
     ),
-    trend="DCL adds 2.4 to 4.1 points, DCLW another .3 to 1",
+    trend="DCL adds 2.4 to 4.1 points to the baseline, and DCLW adds another .3 to 1",
     panels=(Panel(y="top-1 (%): kNN on CIFAR, linear on ImageNet"),),
     grids={
         "smoke": Grid(
-            turned(cross(_three("digits"), {"CIFAR10": {}}, KNN, common=SMOKE)),
-            f"{DIGITS}, for CIFAR-10",
+            transpose(cross(_three("digits"), {"CIFAR10": {}}, KNN, common=SMOKE)),
+            f"{DIGITS}, instead of CIFAR-10",
         ),
         "small": Grid(
-            turned(cross(_three("cifar10", "-paper"), {"CIFAR10": {}}, KNN, common=SMALL)), CIFAR, 3
+            transpose(cross(_three("cifar10", "-paper"), {"CIFAR10": {}}, KNN, common=SMALL)),
+            CIFAR,
+            3,
         ),
         "paper": Grid(
-            turned(
+            transpose(
                 cross(_three("cifar10", "-paper"), {"CIFAR10": {}}, KNN)
                 + cross(_three("cifar100", "-paper"), {"CIFAR100": {}}, KNN)
                 + cross(_three("imagenet100"), {"ImageNet-100": {}}, LINEAR)
@@ -271,18 +277,18 @@ TABLE3 = Item(
     ),
     laws=(
         Law(
-            "DCL is above the baseline",
+            "DCL is better than the baseline",
             partial(laws.beats, better=("", "CIFAR10", "DCL"), worse=("", "CIFAR10", "Baseline")),
             EMPIRICAL,
         ),
         Law(
-            "DCLW is above DCL",
+            "DCLW is better than DCL",
             partial(laws.beats, better=("", "CIFAR10", "DCLW"), worse=("", "CIFAR10", "DCL")),
             EMPIRICAL,
         ),
         *(
             Law(
-                f"{better} is above {worse} on {name}",
+                f"{better} is better than {worse} on {name}",
                 partial(laws.beats, better=("", name, better), worse=("", name, worse)),
                 ("paper",),
             )
@@ -294,7 +300,7 @@ TABLE3 = Item(
 
 
 def _four(data: str, simclr: tuple[str, Mapping[str, Any]], dcl: str) -> Rows:
-    """The columns of table 4."""
+    """Return the columns of table 4."""
     return {
         "SimCLR": simclr,
         "SimCLR w/ DCL": (dcl, {}),
@@ -303,16 +309,17 @@ def _four(data: str, simclr: tuple[str, Mapping[str, Any]], dcl: str) -> Rows:
     }
 
 
-FEW, MANY = "100 epoch", "200 epoch"
+FEW = "100 epoch"
+MANY = "200 epoch"
 TABLE4 = Item(
-    title="SimCLR and MoCo v2 with and without DCL under few epochs",
-    question="Does DCL learn faster?",
+    title="SimCLR and MoCo v2 with and without DCL after few epochs",
+    question="Do SimCLR and MoCo v2 learn faster with DCL?",
     source=f"{PAPER}, table 4",
-    trend="with DCL SimCLR after 100 epochs is above SimCLR after 200",
+    trend="SimCLR with DCL after 100 epochs is above SimCLR after 200 epochs",
     panels=(Panel(y="top-1 (%)"),),
     grids={
         "smoke": Grid(
-            turned(
+            transpose(
                 cross(
                     _four("digits", ("digits.simclr", {}), "digits.dcl"),
                     {FEW: {"train.epochs": 2}, MANY: {"train.epochs": 4}},
@@ -323,7 +330,7 @@ TABLE4 = Item(
             "digits, resnet10-slim; 2 and 4 epochs stand for 100 and 200",
         ),
         "small": Grid(
-            turned(
+            transpose(
                 cross(
                     _four("cifar10", ("cifar10.simclr-paper", {}), "cifar10.dcl-paper"),
                     {FEW: {"train.epochs": 50}, MANY: {"train.epochs": 100}},
@@ -334,7 +341,7 @@ TABLE4 = Item(
             3,
         ),
         "paper": Grid(
-            turned(
+            transpose(
                 cross(
                     _four("imagenet", ("imagenet.simclr", SAME), "imagenet.dcl"),
                     {FEW: {"train.epochs": 100}, MANY: {"train.epochs": 200}},
@@ -353,12 +360,12 @@ TABLE4 = Item(
     ),
     laws=(
         Law(
-            "DCL is better after few epochs",
+            "SimCLR is better with DCL after few epochs",
             partial(laws.beats, better=("", FEW, "SimCLR w/ DCL"), worse=("", FEW, "SimCLR")),
             EMPIRICAL,
         ),
         Law(
-            "SimCLR with DCL after few epochs is above SimCLR after twice as many",
+            "SimCLR with DCL after few epochs is better than SimCLR after twice as many",
             partial(laws.beats, better=("", FEW, "SimCLR w/ DCL"), worse=("", MANY, "SimCLR")),
             EMPIRICAL,
         ),
@@ -370,186 +377,8 @@ TABLE4 = Item(
     ),
 )
 
-MEAN, VARIATION = "mean of q_B", "coefficient of variation of q_B"
-MULTIPLIERS = (
-    analysis("npc", "curves.mean", panel="(a)", row=MEAN),
-    analysis("npc", "curves.coefficient of variation", panel="(a)", row=VARIATION),
-    *(
-        analysis("npc", f"histograms.batch {size}", panel="(b)", row=f"batch size {size}")
-        for size in (32, 64, 128, 256, 512, 1024)
-    ),
-)
-FIG1 = Item(
-    title="The negative-positive-coupling multiplier q_B",
-    question="How much does a small batch weaken SimCLR's gradient?",
-    source=f"{PAPER}, figure 1",
-    trend="q_B approaches 1 with a small coefficient of variation as the batch grows; small batches push it towards 0",
-    panels=(
-        Panel("(a)", "curve", "batch size", "q_B of a trained SimCLR", log=True),
-        Panel("(b)", "histogram", "q_B", "share of anchors"),
-    ),
-    grids={
-        "smoke": Grid(
-            (Trial("digits.simclr", {**SMOKE, "train.epochs": 6}, MULTIPLIERS),), "digits, 6 epochs"
-        ),
-        "small": Grid((Trial("cifar10.simclr-paper", SMALL, MULTIPLIERS),), CIFAR, 3),
-        "paper": Grid(
-            (Trial("imagenet.simclr", SAME, MULTIPLIERS),),
-            "ImageNet, ResNet-50, 200 epochs; which model is not stated",
-        ),
-    },
-    laws=(
-        Law(
-            "the mean of q_B rises with the batch",
-            partial(laws.rises, panel="(a)", row=MEAN, slack=1e-3),
-        ),
-        Law(
-            "the mean of q_B goes to 1: the largest batch is at most half as far from it as the smallest",
-            partial(laws.nears, panel="(a)", row=MEAN, limit=1.0, share=0.5),
-        ),
-        Law(
-            "its coefficient of variation falls",
-            partial(laws.falls, panel="(a)", row=VARIATION, slack=1e-3),
-        ),
-    ),
-)
-
-WITH, WITHOUT = "with DCL", "without DCL"
-
-
-def _queues(data: str) -> Rows:
-    """MoCo without and with DCL."""
-    return {WITHOUT: (f"{data}.mocov1", {}), WITH: (f"{data}.dcl", {"method.base": "mocov1"})}
-
-
-FIG3 = Item(
-    title="With and without DCL under batch sizes (SimCLR) and queue sizes (MoCo)",
-    question="Does DCL hold accuracy when negatives are few?",
-    source=f"{PAPER}, section 4.2",
-    trend=(
-        "from the largest to the smallest SimCLR loses 8.3 points, with DCL 4.1; MoCo loses 5.9, with DCL .4; the "
-        "smallest batch is not stated"
-    ),
-    panels=(
-        Panel("SimCLR", "curve", "batch size", "top-1 accuracy (%)", log=True),
-        Panel("MoCo", "curve", "queue size", "top-1 accuracy (%)", log=True),
-    ),
-    grids={
-        "smoke": Grid(
-            cross(
-                {WITHOUT: ("digits.simclr", {}), WITH: ("digits.dcl", {})},
-                varied("train.batch", (16, 128)),
-                FAST,
-                panel="SimCLR",
-                common={"train.epochs": 2},
-            )
-            + cross(
-                _queues("digits"),
-                varied("method.queue", (16, 256)),
-                FAST,
-                panel="MoCo",
-                common=SMOKE | {"train.epochs": 2},
-            ),
-            "digits, resnet10-slim, 2 epochs; logistic regression on frozen features",
-        ),
-        "small": Grid(
-            cross(
-                {WITHOUT: ("cifar10.simclr-paper", {}), WITH: ("cifar10.dcl-paper", {})},
-                varied("train.batch", (32, 128, 512)),
-                FAST,
-                panel="SimCLR",
-                common=SMALL,
-            )
-            + cross(
-                _queues("cifar10"),
-                varied("method.queue", (16, 256, 4096)),
-                FAST,
-                panel="MoCo",
-                common=SMALL,
-            ),
-            f"{CIFAR}, logistic regression",
-            3,
-        ),
-        "paper": Grid(
-            cross(
-                {WITHOUT: ("imagenet.simclr", RATE), WITH: ("imagenet.dcl", {})},
-                varied("train.batch", (32, 64, 128, 256, 512, 1024)),
-                LINEAR,
-                panel="SimCLR",
-            )
-            + cross(
-                _queues("imagenet"),
-                varied("method.queue", (256, 1024, 4096, 16384, 65536)),
-                LINEAR,
-                panel="MoCo",
-            ),
-            "ImageNet, ResNet-50, 200 epochs, linear evaluation; sizes between the ends are not printed: ours",
-            5,
-        ),
-    },
-    paper=table({WITHOUT: {256: 61.8, 1024: 65.1}, WITH: {256: 65.9, 1024: 66.1}}, "SimCLR")
-    | table({WITHOUT: {256: 54.7, 65536: 60.6}, WITH: {256: 60.8, 65536: 61.2}}, "MoCo"),
-    sources={
-        ("MoCo", WITHOUT, 65536): f"{PAPER}, section 4.2: 54.7 and a loss of 5.9",
-        ("MoCo", WITH, 65536): f"{PAPER}, section 4.2: 60.8 and a loss of .4",
-    },
-    laws=tuple(
-        Law(
-            f"{name}: with DCL accuracy falls less",
-            partial(laws.steadier, panel=name, row=WITH, than=WITHOUT),
-            EMPIRICAL,
-        )
-        for name in ("SimCLR", "MoCo")
-    ),
-)
-
-
-def _curves(rows: Rows, name: str, every: int, common: Mapping[str, Any]) -> tuple[Trial, ...]:
-    """kNN accuracy as training goes."""
-    watched = {**common, "monitor.knn_every": every}
-    return cross(rows, {"": {}}, (metric("knn"),), panel=name, common=watched)
-
-
-FIG4 = Item(
-    title="kNN accuracy during pretraining",
-    question="Does DCL converge faster on CIFAR and STL-10?",
-    source=f"{PAPER}, figure 4; {VOTE}",
-    trend="DCL converges faster and ends higher than the baseline on all three",
-    panels=tuple(Panel(name, "curve", "epoch", "kNN top-1 accuracy (%)") for name in PLACES),
-    grids={
-        "smoke": Grid(
-            _curves(_two("digits"), "CIFAR10", 1, {**SMOKE, "train.epochs": 5}),
-            "digits for CIFAR-10, 5 epochs",
-        ),
-        "small": Grid(_curves(_two("cifar10", "-paper"), "CIFAR10", 5, SMALL), CIFAR, 3),
-        "paper": Grid(
-            tuple(
-                t
-                for name, data in PLACES.items()
-                for t in _curves(_two(data, "-paper"), name, 5, {})
-            ),
-            "ResNet-18, 200 epochs, batch 256",
-            5,
-        ),
-    },
-    laws=tuple(
-        Law(
-            f"{name}: DCL {text}",
-            partial(check, panel=name),
-            EMPIRICAL if name == "CIFAR10" else ("paper",),
-        )
-        for name in PLACES
-        for text, check in (
-            ("ends higher", laws.ends_rise),
-            ("is ahead", partial(laws.ahead, row=DCL, than=SIMCLR)),
-        )
-    ),
-)
-
 ITEMS = {
-    "dcl.fig1": FIG1,
-    "dcl.fig3": FIG3,
-    "dcl.fig4": FIG4,
+    **figures.ITEMS,
     "dcl.table1": TABLE1,
     "dcl.table2": TABLE2,
     "dcl.table3": TABLE3,

@@ -1,4 +1,7 @@
-"""JCL (Cai et al., NeurIPS 2020): figures M.2a to M.2c and M.3, by their settings in the supplement."""
+"""JCL (Cai et al., NeurIPS 2020): figures M.2a to M.2c and M.3.
+
+The settings are those of the supplement. The figures are in the main paper.
+"""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -16,19 +19,26 @@ from antipode.reproduction.item import (
     analysis,
     cross,
     score,
-    varied,
+    vary,
 )
 
 PAPER = "JCL, supplement"
-JCL, VANILLA, MOCO = "JCL", "vanilla: M' ordinary losses", "MoCo v2"
-# table 1 of the supplement; on ImageNet-100 the recipe has it, with ResNet-18, 100 epochs and a batch of 128
+JCL = "JCL"
+VANILLA = "vanilla: M' ordinary losses"
+MOCO = "MoCo v2"
+# Table 1 of the supplement. The recipe for ImageNet-100 has these values, ResNet-18, 100 epochs
+# and a batch size of 128.
 SETTINGS = {"method.keys": 5, "method.strength": 4.0, "method.tau": 0.2}
 SMOKE = {"train.epochs": 2, "train.batch": 64}
 SMALL = {"train.epochs": 100}
 DIGITS = "digits, resnet10-slim, 2 epochs, batch 64; logistic regression on frozen features"
 CIFAR = "CIFAR-10, ResNet-18, 100 epochs; logistic regression on frozen features"
-IN100 = "ImageNet-100, ResNet-18, 100 epochs, batch 128, linear evaluation; the grid is not in the supplement: ours"
-LINEAR, FAST = (score("linear-jcl"),), (score("linear-fast"),)
+IN100 = (
+    "ImageNet-100, ResNet-18, 100 epochs, batch 128, linear evaluation; the supplement does not "
+    "state the grid, so the grid is ours"
+)
+LINEAR = (score("linear-jcl"),)
+FAST = (score("linear-fast"),)
 
 
 def _varied(
@@ -38,20 +48,18 @@ def _varied(
     measures: tuple[Measure, ...],
     common: Mapping[str, Any],
 ) -> tuple[Trial, ...]:
-    """JCL with one argument varied and the others as in table 1."""
+    """Return JCL with one argument varied and the others as in table 1."""
     return cross(
-        {JCL: (f"{data}.jcl", {})}, varied(name, values), measures, common={**SETTINGS, **common}
+        {JCL: (f"{data}.jcl", {})}, vary(name, values), measures, common={**SETTINGS, **common}
     )
 
 
 def _vanilla(
     data: str, values: Iterable[int], measures: tuple[Measure, ...], common: Mapping[str, Any]
 ) -> Any:
-    """As many keys without the closed form."""
+    """Return the mean of M' ordinary losses, without JCL's closed form, for each M'."""
     form = {"method.form": "each", "method.tau": 0.2, **common}
-    return cross(
-        {VANILLA: (f"{data}.jcl", {})}, varied("method.keys", values), measures, common=form
-    )
+    return cross({VANILLA: (f"{data}.jcl", {})}, vary("method.keys", values), measures, common=form)
 
 
 def _figure(
@@ -62,12 +70,16 @@ def _figure(
     grids: Mapping[Any, Grid],
     laws_: tuple[Law, ...] = (),
 ) -> Item:
-    """One panel of figure M.2."""
+    """Return one panel of figure M.2."""
     return Item(
         title=f"Accuracy against {what}",
         question=question,
-        source=f"{PAPER}, table 1 (settings of figure M.2{letter}); the figure is in the main paper",
-        trend="the numbers are only drawn, in the main paper; the supplement has the settings",
+        source=(
+            f"{PAPER}, table 1 (settings of figure M.2{letter}); the figure is in the main paper"
+        ),
+        trend=(
+            "the main paper shows the numbers only in a figure; the supplement states the settings"
+        ),
         panels=(Panel("", "curve", x, "top-1 accuracy (%)"),),
         grids=grids,
         laws=laws_,
@@ -77,7 +89,7 @@ def _figure(
 M2A = _figure(
     "a",
     "the number of positive keys M'",
-    "Do more keys help JCL, and does it beat the mean of as many ordinary losses?",
+    "Do more keys help JCL, and is JCL better than the mean of as many ordinary losses?",
     "M', positive keys",
     {
         "smoke": Grid(
@@ -99,7 +111,8 @@ M2A = _figure(
     },
     (
         Law(
-            "JCL is above as many ordinary losses (supplement, section 2), as a mean over the first half of the keys",
+            "JCL is better than the mean of as many ordinary losses (supplement, section 2), on "
+            "average over the first half of the values of M'",
             partial(laws.ahead, panel="", row=JCL, than=VANILLA),
             EMPIRICAL,
         ),
@@ -109,7 +122,7 @@ M2A = _figure(
 M2B = _figure(
     "b",
     "the strength lambda of the variance term",
-    "How strong should the variance of the positives enter?",
+    "How strongly should the variance of the positives be weighted?",
     "lambda",
     {
         "smoke": Grid(_varied("digits", "method.strength", (0.0, 4.0, 10.0), FAST, SMOKE), DIGITS),
@@ -120,7 +133,7 @@ M2B = _figure(
             _varied(
                 "imagenet100", "method.strength", (0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0), LINEAR, {}
             ),
-            f"{IN100}; lambda = 0 is InfoNCE against the mean key",
+            f"{IN100}; lambda = 0 is InfoNCE with the mean key",
         ),
     },
 )
@@ -142,7 +155,7 @@ M2C = _figure(
 
 
 def _spread(data: str, jcl: Mapping[str, Any], moco: Mapping[str, Any]) -> tuple[Trial, ...]:
-    """Both methods, judged by 32 views of each image."""
+    """Return JCL and MoCo v2, each analysed with 32 views of each image."""
     measures = (
         analysis("similarity-variance", "histograms.similarity, backbone", panel="(a) similarity"),
         analysis("similarity-variance", "histograms.variance, backbone", panel="(b) variance"),
@@ -163,9 +176,12 @@ MEANS = "means over images"
 NINE = {"method.keys": 9, "method.strength": 4.0, "method.tau": 0.2}
 M3 = Item(
     title="Similarity and variance of the features of an image's views",
-    question="Are the views of an image closer together after JCL than after MoCo v2?",
+    question="Are the features of an image's views closer together with JCL than with MoCo v2?",
     source=f"{PAPER}, section 5 (how figure M.3 is made); the figure is in the main paper",
-    trend="the numbers are only drawn, in the main paper; JCL's loss penalises the variance of an image's keys",
+    trend=(
+        "the main paper shows the numbers only in a figure; JCL's loss penalises the variance of "
+        "an image's keys"
+    ),
     panels=(
         Panel("(a) similarity", "histogram", "mean cosine of an image's views", "share of images"),
         Panel("(b) variance", "histogram", "mean variance of a feature", "share of images"),
@@ -190,13 +206,14 @@ M3 = Item(
                 "imagenet100",
                 NINE,
                 {"train.epochs": 100, "train.batch": 128, "optim.network.lr": 0.2},
-            ),  # .2 at 256 is .1 at 128
-            "ImageNet-100, ResNet-18, 100 epochs, batch 128; which layer is not stated: backbone features",
+            ),  # a learning rate of .2 at batch size 256 is .1 at 128
+            "ImageNet-100, ResNet-18, 100 epochs, batch 128; the paper does not state the layer, "
+            "so we use backbone features",
         ),
     },
     laws=(
         Law(
-            "the views of an image are more alike after JCL",
+            "the views of an image are more similar with JCL than with MoCo v2",
             partial(
                 laws.beats, better=(MEANS, JCL, "similarity"), worse=(MEANS, MOCO, "similarity")
             ),

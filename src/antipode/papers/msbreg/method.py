@@ -1,3 +1,5 @@
+"""MSBReg (Moon et al. 2022)."""
+
 import math
 from typing import Literal, TypeVar
 
@@ -11,6 +13,8 @@ from antipode.core.twin import Ema, cosine
 from antipode.nets.backbone import width
 from antipode.nets.heads import Norm, mlp
 from antipode.nets.norm import convert
+from antipode.papers import Method
+from antipode.papers.msbreg.recipe import LENGTHS, recipe
 
 T = TypeVar("T")
 Centroid = Literal["halves", "leave-one-out", "all", "repeat"]
@@ -33,14 +37,18 @@ def msbreg(
     dim: int | None = None,
     hidden: int | None = None,
 ) -> Learner:
-    """MSBReg (Moon et al. 2022, arXiv 2207.03552): loss = BYOL's on centroids of V views + l_s L_s + l_b L_b.
+    """MSBReg (Moon et al. 2022, arXiv 2207.03552): BYOL on centroids of V views, with two
+    regularisers.
 
-    L_s evens out the singular values of the embeddings, L_b kicks each image in a random direction. With two views and
-    no regulariser it is BYOL. No formula of the paper is public; the defaults are the forms that agree with all it
-    says, the alternatives are the named switches (docs/methods/msbreg.md). The weights are the best for ImageNet-100.
-    `uniform` adds Wang & Isola's uniformity (table 3); norm="layer" and "weight" replace the heads' BN (table 4);
-    centroid="repeat" is batch repetition, V/2 independent pairs, for comparison. Heads: hidden 512 and out 128 up to
-    512 features (ResNet-18), else 2048 and 256; the momentum .99 is BYOL's, the paper's own is unknown.
+    loss = BYOL's on centroids + l_s L_s + l_b L_b. L_s makes the singular values of the embeddings
+    equal, L_b kicks each image in a random direction. With two views and no regulariser it is BYOL.
+    No formula of the paper is public; the defaults are the forms that agree with all it states, and
+    the arguments select the alternatives (docs/methods/msbreg.md). The weights are the best for
+    ImageNet-100. `uniform` adds Wang & Isola's uniformity (table 3). norm="layer" and "weight"
+    replace the batch norm of the heads (table 4). centroid="repeat" is batch repetition, V/2
+    independent pairs, for comparison. The heads have 512 hidden and 128 output units for up to 512
+    features (ResNet-18), else 2048 and 256. The momentum of .99 is BYOL's; the paper's own is
+    unknown.
     """
     small = width(backbone) <= 512
     hidden = (512 if small else 2048) if hidden is None else hidden
@@ -67,17 +75,18 @@ def msbreg(
 
 
 def weighed(terms: dict[str, tuple[float, regularise.Regulariser]]) -> list[Weighted]:
-    """The regularisers by name whose weight is not 0."""
+    """Return the regularisers whose weight is not 0."""
     for name, (weight, _) in terms.items():
         if not 0 <= weight < math.inf:
             raise ValueError(
-                f"the weight of the regulariser {name} is a finite number of 0 or more, got {weight}"
+                f"the weight of the regulariser {name} is a finite number of 0 or more, got "
+                f"{weight}"
             )
     return [(name, weight, term) for name, (weight, term) in terms.items() if weight]
 
 
 def _pairing(centroid: str, views: int) -> tuple[Pairing, float]:
-    """The pairs, and the factor that makes every form but "all" BYOL's sum of two at V=2."""
+    """Return the pairs, and the factor that makes every form but "all" BYOL's sum at V=2."""
     forms = {
         "halves": (halves, 2.0),
         "leave-one-out": (leave_one_out, 2.0),
@@ -91,3 +100,6 @@ def _pick(choices: dict[str, T], name: str) -> T:
     if name not in choices:
         raise ValueError(f"MSBReg knows the forms {', '.join(choices)}, not {name!r}")
     return choices[name]
+
+
+METHODS = {"msbreg": Method(build=msbreg, recipe=recipe, lengths=LENGTHS)}

@@ -1,4 +1,7 @@
-"""MSBReg (Moon et al. 2022): tables 2 to 5 of its supplement. BYOL is MSBReg with two views and no regulariser."""
+"""MSBReg (Moon et al. 2022): tables 2 to 5 of the supplement.
+
+In tables 3 to 5, BYOL is MSBReg with two views and without regularisers.
+"""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -24,18 +27,21 @@ SMOKE = {"train.epochs": 2, "train.batch": 64}
 SMALL = {"train.epochs": 100}
 DIGITS = "digits, resnet10-slim, 2 epochs, batch 64; logistic regression on frozen features"
 CIFAR = "CIFAR-10, ResNet-18, 100 epochs; logistic regression on frozen features"
-# the paper's linear evaluation cites Kolesnikov et al. and has no numbers: MoCo's
-LINEAR, FAST = score("linear"), score("linear-fast")
+# For its linear evaluation the paper cites Kolesnikov et al. and states no settings. We use MoCo's.
+LINEAR = score("linear")
+FAST = score("linear-fast")
 
 
-def _with(views: int, singular: float, brownian: float, **more: Any) -> dict[str, Any]:
-    """MSBReg's arguments."""
-    own = {"views": views, "singular_value": singular, "brownian": brownian, **more}
-    return {f"method.{name}": value for name, value in own.items()}
+def _msbreg(views: int, singular: float, brownian: float, **more: Any) -> dict[str, Any]:
+    """Return overrides for the arguments of MSBReg."""
+    arguments = {"views": views, "singular_value": singular, "brownian": brownian, **more}
+    return {f"method.{name}": value for name, value in arguments.items()}
 
 
-BYOL, OURS = "BYOL", "Ours (K = 4)"
-BB, MK = "AP^bb", "AP^mk"
+BYOL = "BYOL"
+OURS = "Ours (K = 4)"
+BB = "AP^bb"
+MK = "AP^mk"
 QUOTED = {
     "SimCLR": (39.7, 35.8),
     "MoCo": (40.4, 36.4),
@@ -49,13 +55,14 @@ QUOTED = {
 
 
 def _masks(kind: Any, name: str) -> tuple[Measure, ...]:
-    """COCO's figures of boxes and masks."""
+    """Return the measures for COCO's average precision of boxes and of masks."""
     return Measure(kind, name, "more.box AP", column=BB), Measure(kind, name, "value", column=MK)
 
 
 def _segmented(
     data: str, measures: tuple[Measure, ...], common: Mapping[str, Any]
 ) -> tuple[Trial, ...]:
+    """Return the methods of table 2 that are trained here."""
     rows: dict[str, tuple[str, Mapping[str, Any]]] = {
         "SimCLR": (f"{data}.simclr", {}),
         "MoCo": (f"{data}.mocov2", {}),
@@ -65,10 +72,10 @@ def _segmented(
     return cross(rows, {"": {}}, measures, common=common)
 
 
-SCENES = "drawn scenes in COCO's layout, a slim Mask R-CNN"
+SCENES = "drawn scenes in COCO's layout with a slim Mask R-CNN"
 TABLE2 = Item(
     title="Instance segmentation on COCO",
-    question="Does MSBReg carry over to boxes and masks?",
+    question="Do the features of MSBReg transfer to instance segmentation?",
     source=f"{PAPER}, table 2",
     trend="MSBReg is slightly better than BYOL and on a par with SwAV",
     panels=(Panel(y="AP (%)"),),
@@ -84,53 +91,64 @@ TABLE2 = Item(
         ),
         "paper": Grid(
             _segmented("imagenet", _masks("score", "segment-coco"), {}),
-            "ImageNet, ResNet-50, each method's own length; COCO, Mask R-CNN with FPN, 90k steps; others are quoted; "
-            "MoCo, for which the first version is cited, is MoCo v2",
+            "ImageNet, ResNet-50, each method with its own number of epochs; COCO, Mask R-CNN with "
+            "FPN, 90,000 steps; the other methods are only quoted; MoCo is MoCo v2, although the "
+            "paper cites the first version",
         ),
     },
     paper=table({row: {BB: box, MK: mask} for row, (box, mask) in QUOTED.items()}),
     laws=(
         Law(
-            "MSBReg is not below BYOL by more than half a point of boxes",
+            "MSBReg is less than half a point of box AP below BYOL",
             partial(laws.beats, better=("", OURS, BB), worse=("", BYOL, BB), by=-0.5),
             ("paper",),
         ),
     ),
 )
 
-ACC, ALIGN, UNIFORM = "Acc.(%)", "Alignment", "Uniformity"
+ACC = "Acc.(%)"
+ALIGN = "Alignment"
+UNIFORM = "Uniformity"
 GEOMETRY = (
     analysis("alignment-uniformity", "values.alignment, prediction", column=ALIGN),
     analysis("alignment-uniformity", "values.uniformity, prediction", column=UNIFORM),
 )
 TABLE3_ROWS = {
-    BYOL: _with(2, 0.0, 0.0),
-    "BYOL+L_uniform": _with(2, 0.0, 0.0, uniform=0.5),
-    "BYOL+L_b+L_s": _with(2, 0.004, 0.25),
-    OURS: _with(4, 0.004, 0.5),
+    BYOL: _msbreg(2, 0.0, 0.0),
+    "BYOL+L_uniform": _msbreg(2, 0.0, 0.0, uniform=0.5),
+    "BYOL+L_b+L_s": _msbreg(2, 0.004, 0.25),
+    OURS: _msbreg(4, 0.004, 0.5),
 }
 
 
 def _table3(data: str, accuracy: Measure, common: Mapping[str, Any]) -> tuple[Trial, ...]:
-    rows = {name: (f"{data}.msbreg", own) for name, own in TABLE3_ROWS.items()}
+    """Return the rows of table 3 with accuracy, alignment and uniformity."""
+    rows = {name: (f"{data}.msbreg", arguments) for name, arguments in TABLE3_ROWS.items()}
     return cross(rows, {"": {}}, (accuracy._replace(column=ACC), *GEOMETRY), common=common)
 
 
 TABLE3 = Item(
-    title="Accuracy, and alignment and uniformity of the predictions",
-    question="Do MSBReg's regularisers spread the embeddings, and does that help?",
-    source=f"{PAPER}, table 3; of which vectors is not stated: the predictions, on which the regularisers act",
-    trend="regularised embeddings are more uniform (an even spread has -3.93 in 128 dimensions) and more accurate",
+    title="Accuracy, and the alignment and uniformity of the predictions",
+    question="Do MSBReg's regularisers spread the embeddings, and does that improve accuracy?",
+    source=(
+        f"{PAPER}, table 3; the paper does not say which vectors are measured, so we use the "
+        "predictions, on which the regularisers act"
+    ),
+    trend=(
+        "regularised embeddings are more uniform and more accurate; evenly spread embeddings in "
+        "128 dimensions have a uniformity of -3.93"
+    ),
     panels=(Panel(),),
     grids={
         "smoke": Grid(
             _table3("digits", FAST, {**SMOKE, "train.epochs": 3}),
-            f"{DIGITS.replace('2 epochs', '3 epochs')}",
+            DIGITS.replace("2 epochs", "3 epochs"),
         ),
         "small": Grid(_table3("cifar10", FAST, SMALL), CIFAR, 3),
         "paper": Grid(
             _table3("imagenet100", LINEAR, {}),
-            "ImageNet-100, ResNet-18, 320 epochs, MoCo's linear protocol; the weight of L_uniform is not stated: .5",
+            "ImageNet-100, ResNet-18, 320 epochs, MoCo's linear protocol; the paper does not state "
+            "the weight of L_uniform, so we use .5",
         ),
     },
     paper=table(
@@ -143,7 +161,7 @@ TABLE3 = Item(
     ),
     laws=(
         Law(
-            "the uniformity term makes embeddings more uniform",
+            "the uniformity term makes the predictions of BYOL more uniform",
             partial(laws.beats, better=("", BYOL, UNIFORM), worse=("", "BYOL+L_uniform", UNIFORM)),
             EMPIRICAL,
         ),
@@ -164,34 +182,38 @@ TABLE3 = Item(
 )
 
 TOP1 = "Top-1 (%)"
+# overrides, batch size of the paper, accuracy of the paper
 NORMS = {
-    "BYOL, BN, 256, lambda_b 0": (_with(2, 0.0, 0.0), 256, 89.5),
-    "Ours, BN, 256, lambda_b 5e-2": (_with(4, 0.004, 5e-2), 256, 91.4),
-    "BYOL, LN, 256, lambda_b 0": (_with(2, 0.0, 0.0, norm="layer"), 256, 10.6),
-    "BYOL + L_b, LN, 256, lambda_b 5e-3": (_with(2, 0.0, 5e-3, norm="layer"), 256, 75.3),
-    "BYOL, LN, 1024, lambda_b 0": (_with(2, 0.0, 0.0, norm="layer"), 1024, 10.6),
-    "Ours, LN, 256, lambda_b 5e-4": (_with(4, 0.004, 5e-4, norm="layer"), 256, 80.7),
-    "Ours, LN, 256, lambda_b 5e-3": (_with(4, 0.004, 5e-3, norm="layer"), 256, 82.3),
-    "Ours, LN, 256, lambda_b 5e-2": (_with(4, 0.004, 5e-2, norm="layer"), 256, 78.7),
+    "BYOL, BN, 256, lambda_b 0": (_msbreg(2, 0.0, 0.0), 256, 89.5),
+    "Ours, BN, 256, lambda_b 5e-2": (_msbreg(4, 0.004, 5e-2), 256, 91.4),
+    "BYOL, LN, 256, lambda_b 0": (_msbreg(2, 0.0, 0.0, norm="layer"), 256, 10.6),
+    "BYOL + L_b, LN, 256, lambda_b 5e-3": (_msbreg(2, 0.0, 5e-3, norm="layer"), 256, 75.3),
+    "BYOL, LN, 1024, lambda_b 0": (_msbreg(2, 0.0, 0.0, norm="layer"), 1024, 10.6),
+    "Ours, LN, 256, lambda_b 5e-4": (_msbreg(4, 0.004, 5e-4, norm="layer"), 256, 80.7),
+    "Ours, LN, 256, lambda_b 5e-3": (_msbreg(4, 0.004, 5e-3, norm="layer"), 256, 82.3),
+    "Ours, LN, 256, lambda_b 5e-2": (_msbreg(4, 0.004, 5e-2, norm="layer"), 256, 78.7),
 }
 
 
 def _table4(
     data: str, sizes: Mapping[int, int], measure: Measure, common: Mapping[str, Any]
 ) -> tuple[Trial, ...]:
-    """Every row, with batches that stand for 256 and 1,024."""
+    """Return the rows of table 4; `sizes` are the batch sizes that stand for 256 and 1,024."""
     rows = {
-        name: (f"{data}.msbreg", {**own, "train.batch": sizes[size]})
-        for name, (own, size, _) in NORMS.items()
+        name: (f"{data}.msbreg", {**arguments, "train.batch": sizes[size]})
+        for name, (arguments, size, _) in NORMS.items()
     }
     return cross(rows, {TOP1: {}}, (measure,), common=common)
 
 
 TABLE4 = Item(
     title="BYOL and MSBReg without batch norm in the heads",
-    question="Does the Brownian term keep BYOL from collapse when its heads have layer norm?",
-    source=f"{PAPER}, table 4 (its text names 5e-4 as best, the table 5e-3)",
-    trend="BYOL with layer norm collapses (10.6 %), with L_b it does not; MSBReg loses about nine points to layer norm",
+    question="Does the Brownian term prevent the collapse of BYOL with layer norm in the heads?",
+    source=f"{PAPER}, table 4 (the text calls 5e-4 the best weight, but in the table it is 5e-3)",
+    trend=(
+        "with layer norm BYOL collapses (10.6 %), and with L_b it does not; MSBReg loses about "
+        "nine points with layer norm"
+    ),
     panels=(Panel(),),
     grids={
         "smoke": Grid(
@@ -200,19 +222,20 @@ TABLE4 = Item(
         ),
         "small": Grid(
             _table4("cifar10", {256: 256, 1024: 1024}, FAST, SMALL),
-            f"{CIFAR}; in place of STL-10",
+            f"{CIFAR}; CIFAR-10 stands for STL-10",
             3,
         ),
         "paper": Grid(
             _table4("stl10", {256: 256, 1024: 1024}, LINEAR, {}),
-            "STL-10, ResNet-18, 320 epochs, MoCo's linear protocol; not stated are K = 4 and lambda_s = .004, both "
-            "ImageNet-100's, and where the norm is: in the heads",
+            "STL-10, ResNet-18, 320 epochs, MoCo's linear protocol; the paper does not state K and "
+            "lambda_s, so we use 4 and .004 as for ImageNet-100; nor does it state which norms are "
+            "replaced, so we replace those of the heads",
         ),
     },
     paper=table({name: {TOP1: accuracy} for name, (_, _, accuracy) in NORMS.items()}),
     laws=(
         Law(
-            "with batch norm MSBReg is above BYOL",
+            "with batch norm MSBReg is better than BYOL",
             partial(
                 laws.beats,
                 better=("", "Ours, BN, 256, lambda_b 5e-2", TOP1),
@@ -221,7 +244,7 @@ TABLE4 = Item(
             EMPIRICAL,
         ),
         Law(
-            "with layer norm L_b keeps BYOL from collapse: ten points and more",
+            "with layer norm L_b prevents the collapse of BYOL: it adds more than ten points",
             partial(
                 laws.beats,
                 better=("", "BYOL + L_b, LN, 256, lambda_b 5e-3", TOP1),
@@ -233,8 +256,9 @@ TABLE4 = Item(
     ),
 )
 
-SINGULAR, BROWNIAN = (0.0, 0.002, 0.004, 0.01), (0.0, 0.25, 0.5, 1.0, 2.0)
-# rows K and lambda_s, columns lambda_b
+SINGULAR = (0.0, 0.002, 0.004, 0.01)
+BROWNIAN = (0.0, 0.25, 0.5, 1.0, 2.0)
+# accuracies of the paper: K and lambda_s by row, lambda_b by column
 GRID = {
     (2, 0.0): (71.9, 72.3, 72.8, 72.3, 71.9),
     (2, 0.002): (72.2, 72.4, 72.4, 72.1, 71.9),
@@ -256,12 +280,15 @@ def _row(views: int, singular: float) -> str:
 
 
 def _table5(
-    data: str, views: Iterable[int], weights: tuple[Iterable[float], Iterable[float]], *how: Any
+    data: str,
+    views: Iterable[int],
+    weights: tuple[Iterable[float], Iterable[float]],
+    measure: Measure,
+    common: Mapping[str, Any],
 ) -> tuple[Trial, ...]:
-    """A grid of K, lambda_s and lambda_b."""
-    measure, common = how
+    """Return a grid of K and of the weights, which are lambda_s and lambda_b."""
     rows = {
-        _row(k, s): (f"{data}.msbreg", {**_with(k, s, 0.0), **common})
+        _row(k, s): (f"{data}.msbreg", {**_msbreg(k, s, 0.0), **common})
         for k in views
         for s in weights[0]
     }
@@ -277,9 +304,12 @@ def _table5(
 
 TABLE5 = Item(
     title="The trade-off between MSBReg's losses",
-    question="How do the number of views and the weights of the two regularisers act together?",
+    question="How do the number of views and the weights of the two regularisers interact?",
     source=f"{PAPER}, table 5",
-    trend="more views help most (6 to 8 points), then both regularisers; .004 and .5 are best at K = 4 and 8",
+    trend=(
+        "more views help most (6 to 8 points), then both regularisers; lambda_s = .004 and "
+        "lambda_b = .5 are best at K = 4 and 8"
+    ),
     panels=(Panel(y="accuracy (%)"),),
     grids={
         "smoke": Grid(

@@ -1,0 +1,251 @@
+"""Score the backbone of a run by protocols, and add the scores to its folder."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from antipode import dist
+from antipode.data.sources.catalog import Given, datasets
+from antipode.data.sources.folder import held_out
+from antipode.data.sources.splits import Splits
+from antipode.devices import pick_device
+from antipode.evaluation.protocol import known, protocols
+from antipode.evaluation.score import Score
+from antipode.evaluation.task import Protocol, Task
+from antipode.runs.run import Run, Runs, opened
+
+
+def evaluate(
+    run: Runs,
+    names: Sequence[str],
+    *,
+    data: Given | None = None,
+    out: Path | None = None,
+    seed: int | None = None,
+    device: str = "auto",
+    module: Any = None,
+) -> dict[str, Score]:
+    """Score a run by protocols. The arguments are those of `antipode.evaluate`."""
+    chosen = {name: known(name) for name in names}
+    if not chosen:
+        raise ValueError(f"no protocol was given: choose from {', '.join(protocols())}")
+    check_seed(seed or 0)
+    subject = opened(run, data=_data_name(data, chosen), out=out, seed=seed or 0, module=module)
+    if subject.network is None and out is not None:
+        raise ValueError(
+            f"the scores of {subject.path} belong to that run: --out is for networks that no run "
+            "trained"
+        )
+    if subject.network is not None:
+        _check_folder(subject)
+    else:
+        subject.check_finished()
+    where = pick_device(device)
+    dist.setup(where.type)
+    return _Scoring(subject, data, where, subject.seed if seed is None else seed).run(chosen)
+
+
+def check_seed(seed: int) -> None:
+    """Raise ValueError for a seed out of range."""
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"a seed must be a whole number from 0 to 2^63 - 1, got {seed}")
+
+
+def task_for(run: Run, data: "Given | Splits | None", device: torch.device, seed: int) -> Task:
+    """Return the task of protocols: the backbone of a run on a data set, by default its own."""
+    splits = run.splits(data)
+    given = run.data if data is None else data
+    if given is not None and not isinstance(given, str | Splits) and splits.test is None:
+        splits = _with_test(splits)
+    return Task(
+        backbone=run.frozen_backbone.to(device),
+        splits=splits,
+        size=run.size,
+        eval_view=run.eval_view(splits).to(device),
+        device=device,
+        seed=seed,
+        make_head=run.head,
+        root=run.root,
+        cache=run.path / "features",
+    )
+
+
+def _with_test(splits: Splits) -> Splits:
+    """Hold out a tenth of each class of your own labelled data set as test images."""
+    train, test = held_out(splits.train)
+    if test is not None:
+        warnings.warn(
+            f"{splits.name} has no test images and is scored on {len(test)} of its labelled "
+            "images, which pretraining may have used without their labels; pass "
+            "data=(train, test) to choose other test images",
+            stacklevel=5,
+        )
+    return replace(splits, train=train, test=test)
+
+
+def _data_name(data: Given | None, chosen: Mapping[str, Protocol]) -> str | None:
+    """Return the name of the data set for a network that no run trained."""
+    if isinstance(data, str):
+        return data
+    if data is not None:
+        return f"python:{type(datasets(data)[0]).__name__}"
+    return next((protocol.data for protocol in chosen.values() if protocol.data), None)
+
+
+def _check_folder(run: Run) -> None:
+    """Raise ValueError if the folder holds a run, or the scores of another network."""
+    assert run.network is not None
+    stored = run.folder.read_object("network.json")
+    if run.folder.holds_run():
+        raise ValueError(
+            f"{run.path} holds a run, and {run.name} is another network: choose another --out"
+        )
+    # Only untrained weights depend on a seed.
+    other_seed = run.network.kind == "random" and stored.get("seed", run.seed) != run.seed
+    if stored.get("network", run.name) != run.name or other_seed:
+        other = stored["network"] + (f" with seed {stored['seed']}" if other_seed else "")
+        raise ValueError(
+            f"{run.path} holds the scores of {other}: choose another --out for {run.name}"
+        )
+
+
+class _Scoring:
+    """The scoring of one run by several protocols.
+
+    Each score is stored as soon as it is known, because the next protocol may take hours.
+    """
+
+    def __init__(self, run: Run, data: Given | None, device: torch.device, seed: int) -> None:
+        self.subject = run
+        self.own = run.data_name
+        # The run's own Python data set may be passed again. It is then still the run's own.
+        self.data = None if _same_objects(data, run.data) else data
+        self.own_data_passed = data is not None and self.data is None
+        self.device = device
+        self.seed = seed
+        self.tasks: dict[str, Task] = {}
+        self.scores: dict[str, Score] = {}
+
+    def run(self, chosen: Mapping[str, Protocol]) -> dict[str, Score]:
+        """Return the scores by protocol.
+
+        If some protocols fail, the scores of the others are stored first. Then an error is raised.
+        """
+        self.subject.folder.read_object("scores.json")  # raises early if it is damaged
+        failures: dict[str, Exception] = {}
+        for name, protocol in chosen.items():
+            try:
+                self._score(name, protocol)
+            except (ValueError, FileNotFoundError) as error:
+                failures[name] = error
+        _warn_unreadable(list(self.tasks.values()))
+        if failures:
+            raise _failure(failures, self.scores, self.subject.path / "scores.json")
+        return self.scores
+
+    def _score(self, name: str, protocol: Protocol) -> None:
+        place: Any = self.data
+        if place is None:
+            place = self.own if self.own_data_passed else protocol.data or self.own
+        task = self._task(place)
+        value, unit, settings, n, more, split, epoch = protocol.run(task)
+        unreadable = {part: len(_unreadable(task.splits, part)) for part in ("train", "test")}
+        more = {
+            **more,
+            **{f"unreadable {part} images": count for part, count in unreadable.items() if count},
+        }
+        # The images of a packed data set may be smaller, so it is not the original data set.
+        packed = place != self.own and isinstance(place, str) and place.startswith("packed:")
+        on = str(place) if packed else task.splits.name
+        score = Score(
+            value,
+            unit,
+            name,
+            {"size": task.size, **settings},
+            on,
+            split=split,
+            n=n,
+            seed=self.seed,
+            epoch=epoch,
+            more=more,
+        )
+        if dist.rank() == 0:
+            self._store(name if place == self.own else f"{name}@{on}", score)
+        self.scores[name] = score
+
+    def _task(self, place: Any) -> Task:
+        if str(place) not in self.tasks:
+            own = place == self.own and self.subject.data is not None
+            data = self.subject.data if own else place
+            self.tasks[str(place)] = task_for(self.subject, data, self.device, self.seed)
+        return self.tasks[str(place)]
+
+    def _store(self, name: str, score: Score) -> None:
+        """Add a score to scores.json.
+
+        The name of a network that no run trained is added to network.json.
+        """
+        run = self.subject
+        if run.was_replaced():
+            raise ValueError(
+                f"{run.path} now holds another run: the score {name} of the earlier one is not "
+                "stored"
+            )
+        run.folder.file("scores.json", {name: score.json()})
+        if run.network is not None and not run.folder.read_object("network.json"):
+            about = {"network": run.name, "data": run.network.data, "seed": run.seed}
+            run.folder.file("network.json", about)
+
+
+def _same_objects(data: Any, own: Any) -> bool:
+    """Return True if two data arguments are the same objects, even if in different tuples."""
+    if own is None or data is None or isinstance(data, str):
+        return False
+    if isinstance(data, tuple) and isinstance(own, tuple):
+        return len(data) == len(own) and all(a is b for a, b in zip(data, own, strict=True))
+    return data is own
+
+
+def _unreadable(splits: Splits, part: str) -> dict[str, str]:
+    """Return the images of a split that could not be read: their names with the reasons."""
+    source = splits.train if part == "train" else splits.test
+    failed = getattr(source, "failed", {})
+    # The splits of a folder share the record of failures.
+    names = set(getattr(source, "names", ())) if failed else set()
+    return {name: reason for name, reason in failed.items() if name in names}
+
+
+def _warn_unreadable(tasks: list[Task]) -> None:
+    """Warn about test images that could not be read, so that another image replaced them."""
+    for task in tasks:
+        unreadable = _unreadable(task.splits, "test")
+        if unreadable and task.splits.test is not None:
+            warnings.warn(
+                f"{len(unreadable)} of the {len(task.splits.test)} test images of "
+                f"{task.splits.name} cannot be read: "
+                "the next readable image is scored in their place",
+                stacklevel=4,
+            )
+
+
+def _failure(failures: dict[str, Exception], scores: dict[str, Score], file: Path) -> Exception:
+    """Return the error for protocols that failed. Its `scores` are those of the other protocols."""
+    first = next(iter(failures.values()))
+    if len(failures) == 1 and not scores:
+        return first
+    if len({str(error) for error in failures.values()}) == 1:
+        why = f"{', '.join(failures)}: {first}"
+    else:
+        why = "; ".join(f"{name}: {error}" for name, error in failures.items())
+    if scores:
+        verb = "is" if len(scores) == 1 else "are"
+        why += f"; {' and '.join(scores)} succeeded and {verb} in {file}"
+    kind = FileNotFoundError if isinstance(first, FileNotFoundError) else ValueError
+    error = kind(why)
+    error.__cause__ = first
+    error.__dict__["scores"] = scores
+    return error

@@ -1,0 +1,46 @@
+"""Suggestions for misspelt names."""
+
+import pytest
+
+from antipode.names import closest, did_you_mean, unknown
+
+KNOWN = ["simclr", "mocov1", "mocov2", "byol"]
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [("simclrr", "simclr"), ("mocv2", "mocov2"), ("byol", "byol"), ("xyz", None), ("", None)],
+)
+def test_the_closest_name_is_the_most_similar_one_if_any_is(name, match):
+    assert closest(name, KNOWN) == match
+    assert closest(name, iter(KNOWN)) == match
+    assert closest(name, []) is None
+
+
+def test_the_cutoff_is_the_least_similarity_of_a_match():
+    # "abcd" and "abxy" share two of four letters, so their similarity is 2 * 2 / 8
+    assert closest("abcd", ["abxy"]) == "abxy"
+    assert closest("abcd", ["abxy"], cutoff=0.51) is None
+    # one letter of three: 2 * 1 / 6
+    assert closest("abc", ["axy"]) is None
+    assert closest("abc", ["axy"], cutoff=0.3) == "axy"
+
+
+def test_the_hint_has_the_closest_name_and_all_names_in_their_order():
+    choices = "simclr, mocov1, mocov2, byol"
+    assert did_you_mean("simclrr", KNOWN) == f", did you mean 'simclr'? (choose from {choices})"
+    assert did_you_mean("simclrr", iter(KNOWN)) == did_you_mean("simclrr", KNOWN)
+    assert did_you_mean("xyz", KNOWN) == f": choose from {choices}"
+    assert did_you_mean("xyz", []) == ": there are none"
+    assert did_you_mean("abcd", ["abxy"], cutoff=0.51) == ": choose from abxy"
+
+
+def test_an_unknown_name_is_a_value_error_that_is_returned_and_not_raised():
+    error = unknown("protocol", "knm", ["knn", "linear"])
+    assert type(error) is ValueError
+    assert str(error) == (
+        "there is no protocol 'knm', did you mean 'knn'? (choose from knn, linear)"
+    )
+    assert str(unknown("scale", "abcd", ["abxy"], cutoff=0.51)) == (
+        "there is no scale 'abcd': choose from abxy"
+    )
