@@ -255,7 +255,7 @@ FOREIGN = {
         "foo:resnet18",
         "random:NAME, torchvision:NAME and file:PATH@NAME",
     ),
-    "pretrain --method dlc": ("'dcl'", "choose from adco, byol"),
+    "pretrain --method dlc": ("'dcl'", "choose from adco, barlowtwins, byol"),
     "pretrain shapes.dlc": ("'shapes.dcl'", "dataset.method, a method or a file"),
     "pretrain --set method=3": ("'method' is a section", "method.tau"),
     "pretrain --set method.ta=3": ("'tau'", "choose from name, base, tau"),

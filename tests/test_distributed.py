@@ -27,6 +27,8 @@ LOSSES = {
     "eqco": lambda a, b, gather: A.nt_xent(a, b, tau=0.2, alpha=100.0, gather=gather),
     "dcl": lambda a, b, gather: A.dcl(a, b, tau=0.2, gather=gather),
     "dclw": lambda a, b, gather: A.dclw(a, b, tau=0.2, gather=gather),
+    "barlow_twins": lambda a, b, gather: A.barlow_twins(a, b, gather=gather),
+    "vicreg": lambda a, b, gather: A.vicreg(a, b, gather=gather),
 }
 
 

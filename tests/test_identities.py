@@ -167,3 +167,36 @@ def test_coupled_is_exact_where_plain_log_sum_exp_is_not():
     """softplus(-50) = 2e-22 is lost against a score of 1000 in float32."""
     terms = Terms(torch.tensor([1000.0]), torch.tensor([1000.0]), torch.tensor([950.0]))
     assert 1e-22 < coupled(terms).item() < 1e-21
+
+
+def test_barlow_twins_does_not_see_scale_and_shift_of_a_dimension(double):
+    z0, z1 = torch.randn(64, 5), torch.randn(64, 5)
+    scale, shift = 100 * torch.rand(5) + 10, torch.randn(5)  # large beside the eps
+    moved = A.barlow_twins(100 * z0 * scale + shift, 100 * z1, weight=0.1)
+    assert torch.allclose(moved, A.barlow_twins(100 * z0, 100 * z1, weight=0.1), rtol=1e-5)
+
+
+def test_barlow_twins_of_equal_decorrelated_views_is_zero_and_of_copied_dimensions_is_not(double):
+    z = torch.linalg.qr(torch.randn(64, 4) - 0.0)[0]
+    z = torch.linalg.qr(z - z.mean(0))[0] * 100
+    assert A.barlow_twins(z, z, weight=1.0) < 1e-6
+    copied = torch.cat([z, z], 1)
+    # every dimension is correlated with one other: 8 off-diagonal ones
+    assert torch.allclose(A.barlow_twins(copied, copied, weight=1.0), torch.tensor(8.0), rtol=1e-6)
+
+
+def test_vicreg_is_the_sum_of_its_terms_and_is_zero_for_equal_spread_decorrelated_views(double):
+    z0, z1 = torch.randn(16, 5), torch.randn(16, 5)
+    terms = [
+        A.vicreg(
+            z0, z1, **dict(dict.fromkeys(("invariance", "variance", "covariance"), 0.0), **one)
+        )
+        for one in (dict(invariance=1.0), dict(variance=1.0), dict(covariance=1.0))
+    ]
+    whole = A.vicreg(z0, z1, invariance=2.0, variance=3.0, covariance=4.0)
+    assert torch.allclose(whole, 2 * terms[0] + 3 * terms[1] + 4 * terms[2])
+    z = torch.linalg.qr(torch.randn(64, 4))[0]
+    z = torch.linalg.qr(z - z.mean(0))[0] * 63**0.5
+    assert A.vicreg(z, z) < 1e-12
+    collapsed = torch.ones(16, 5)
+    assert torch.allclose(A.vicreg(collapsed, collapsed), torch.tensor(25.0 * 0.99))

@@ -7,6 +7,7 @@ from antipode import rng
 from antipode.types import Pair
 from tests.reference import (
     adco,
+    barlowtwins,
     byol,
     dcl,
     eqco,
@@ -16,6 +17,7 @@ from tests.reference import (
     msbreg,
     npid,
     simclr,
+    vicreg,
 )
 from tests.toys import batch, make
 
@@ -95,6 +97,14 @@ def expect_simo(learner, b):
     q, k = online(learner, b.views[:1])[0], keys(learner, b.views[1:])[0]
     others = [[k[j] for j in range(len(k)) if j != i] for i in range(len(k))]
     return eqco.loss(q, k, others, 0.2, 256)
+
+
+def expect_barlowtwins(learner, b):
+    return barlowtwins.loss(learner.online(b.views[0]), learner.online(b.views[1]), 0.0051)
+
+
+def expect_vicreg(learner, b):
+    return vicreg.loss(learner.online(b.views[0]), learner.online(b.views[1]), 25.0, 25.0, 1.0)
 
 
 def expect_jcl(learner, b):
@@ -260,6 +270,8 @@ CASES = {
     "eqco": (expect_eqco, PLAIN),
     "dcl-mocov2": (expect_dcl_moco, PLAIN),
     "simo": (expect_simo, dict(negatives=None)),
+    "barlowtwins": (expect_barlowtwins, {}),
+    "vicreg": (expect_vicreg, {}),
     "jcl": (expect_jcl, PLAIN),
     "jcl-each": (expect_jcl_each, PLAIN),
     "adco": (expect_adco(True), dict(groups=1, fill=False)),

@@ -38,6 +38,8 @@ LOSSES = {
     "centroid": lambda a, b, n: A.centroid(torch.stack([a, b]), torch.stack([b, a])),
     "singular_value": lambda a, b, n: A.singular_value(a),
     "brownian": lambda a, b, n: A.brownian(a, torch.Generator().manual_seed(5)),
+    "barlow_twins": lambda a, b, n: A.barlow_twins(a, b),
+    "vicreg": lambda a, b, n: A.vicreg(a, b),
     "alignment": lambda a, b, n: A.alignment(a, b),
     "uniformity": lambda a, b, n: A.uniformity(a),
     "npc_multiplier": lambda a, b, n: A.npc_multiplier(a, b, tau=0.02).sum(),

@@ -104,6 +104,8 @@ EFFECT = {
         dim=5,
         hidden=7,
     ),
+    "barlowtwins": dict(weight=0.5, dim=5, hidden=7),
+    "vicreg": dict(invariance=3.0, variance=2.0, covariance=9.0, dim=5, hidden=7),
     "custom": dict(
         pairing="one-way",
         views=(3, dict(pairing="many-keys")),

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from antipode import functional as A
 from antipode.core import regularise
-from tests.reference import byol, dcl, eqco, jcl, moco, msbreg, simclr
+from tests.reference import barlowtwins, byol, dcl, eqco, jcl, moco, msbreg, simclr, vicreg
 
 N, D, K, M = 5, 4, 7, 3
 
@@ -98,6 +98,26 @@ CASES = {
         A.centroid,
         lambda p, t: msbreg.halves(unit(p), unit(t)),
         [(4, N, D), (4, N, D)],
+    ),
+    "barlow_twins": (
+        lambda a, b: A.barlow_twins(a, b, weight=0.02),
+        lambda a, b: barlowtwins.loss(a, b, 0.02),
+        [(N, D), (N, D)],
+    ),
+    "barlow_twins of few": (
+        A.barlow_twins,
+        lambda a, b: barlowtwins.loss(a, b, 0.0051),
+        [(2, D), (2, D)],
+    ),
+    "vicreg": (
+        A.vicreg,
+        lambda a, b: vicreg.loss(a, b, 25.0, 25.0, 1.0),
+        [(N, D), (N, D)],
+    ),
+    "vicreg with other weights": (
+        lambda a, b: A.vicreg(0.3 * a, b, invariance=2.0, variance=3.0, covariance=4.0),
+        lambda a, b: vicreg.loss(0.3 * a, b, 2.0, 3.0, 4.0),
+        [(N, D), (N, D)],
     ),
     "singular_value": (A.singular_value, lambda z: msbreg.gram(unit(z)), [(N, D)]),
     "singular_value of few": (A.singular_value, lambda z: msbreg.gram(unit(z)), [(3, D)]),

@@ -37,6 +37,8 @@ SMALL = {
     "dclw": dict(dim=6),
     "jcl": dict(dim=6, queue=20, keys=3, groups=2, ramp=4),
     "msbreg": dict(dim=6, hidden=10),
+    "barlowtwins": dict(dim=6, hidden=10),
+    "vicreg": dict(dim=6, hidden=10),
     "custom": dict(dim=6),
 }
 

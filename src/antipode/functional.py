@@ -28,6 +28,7 @@ from antipode.types import Pair, Terms, fitted
 
 __all__ = [
     "alignment",
+    "barlow_twins",
     "brownian",
     "byol",
     "centroid",
@@ -42,6 +43,7 @@ __all__ = [
     "simsiam",
     "singular_value",
     "uniformity",
+    "vicreg",
 ]
 
 
@@ -249,6 +251,98 @@ def _cosine(x: Tensor, y: Tensor) -> Tensor:
     _views(x, y)
     with _exact(x, y):
         return (unit(x) * unit(y)).sum(-1).mean()
+
+
+# Decorrelation of the dimensions
+
+
+def barlow_twins(z0: Tensor, z1: Tensor, *, weight: float = 0.0051, gather: bool = False) -> Tensor:
+    """Return the loss of Barlow Twins of two views (N,D) (Zbontar et al. 2021, eq. 1 and 2).
+
+    Each dimension is standardised over the batch (population variance, eps 1e-5), and C = z0' z1 /
+    N is the cross-correlation. The loss is the sum of (1 - C_ii)^2 plus `weight` times the sum of
+    C_ij^2 over i != j. The vectors are not scaled to unit length.
+    """
+    weight = _not_negative("weight", weight)
+    count = _batch_size(z0, z1, gather)
+    with _exact(z0, z1):
+        first = _standardised(raised(z0), count, gather)
+        second = _standardised(raised(z1), count, gather)
+        correlation = _over_ranks(product(first.T, second.T), gather) / count
+        diagonal = correlation.diagonal()
+        off_diagonal = (correlation**2).sum() - (diagonal**2).sum()
+        return ((1 - diagonal) ** 2).sum() + weight * off_diagonal
+
+
+def vicreg(
+    z0: Tensor,
+    z1: Tensor,
+    *,
+    invariance: float = 25.0,
+    variance: float = 25.0,
+    covariance: float = 1.0,
+    gather: bool = False,
+) -> Tensor:
+    """Return VICReg's loss of two views (N,D), as in the authors' release (Bardes et al. 2022).
+
+    It is the weighted sum of three terms. Invariance: the mean squared distance over all entries.
+    Variance: the mean over dimensions of max(0, 1 - sqrt(var + 1e-4)), averaged over the views.
+    Covariance: the sum of squared off-diagonal covariances over D, summed over the views. Variances
+    and covariances divide by N - 1. The vectors are not scaled to unit length.
+    """
+    weights = [
+        _not_negative(name, value)
+        for name, value in (
+            ("invariance", invariance),
+            ("variance", variance),
+            ("covariance", covariance),
+        )
+    ]
+    count = _batch_size(z0, z1, gather)
+    with _exact(z0, z1):
+        views = [raised(z0), raised(z1)]
+        distance = ((views[0] - views[1]) ** 2).mean()
+        hinges = []
+        covariances = []
+        for z in views:
+            centred = z - _over_ranks(z.sum(0), gather) / count
+            outer = _over_ranks(product(centred.T, centred.T), gather) / (count - 1)
+            spread = outer.diagonal()
+            hinges.append(torch.relu(1 - (spread + 1e-4).sqrt()).mean())
+            covariances.append(((outer**2).sum() - (spread**2).sum()) / len(outer))
+        hinge = (hinges[0] + hinges[1]) / 2
+        return (
+            weights[0] * distance
+            + weights[1] * hinge
+            + weights[2] * (covariances[0] + covariances[1])
+        )
+
+
+def _batch_size(z0: Tensor, z1: Tensor, gather: bool) -> int:
+    """Return the number of images that statistics are taken over."""
+    _views(z0, z1)
+    count = len(z0) * (dist.world() if gather else 1)
+    if count < 2:
+        raise ValueError("statistics over the batch need at least two images, got one")
+    return count
+
+
+def _standardised(z: Tensor, count: int, gather: bool) -> Tensor:
+    """Return vectors (N,D) whose dimensions have mean 0 and variance 1 over the batch."""
+    centred = z - _over_ranks(z.sum(0), gather) / count
+    variance = _over_ranks((centred**2).sum(0), gather) / count
+    return centred * torch.rsqrt(variance + 1e-5)  # eps of torch's batch norm
+
+
+def _over_ranks(x: Tensor, gather: bool) -> Tensor:
+    return dist.total(x) if gather else x
+
+
+def _not_negative(name: str, value: float) -> float:
+    number = float(fitted(name, value, float))
+    if not 0 <= number < torch.inf:
+        raise ValueError(f"{name} is a finite number of 0 or more, got {number}")
+    return number
 
 
 # Regularisers
