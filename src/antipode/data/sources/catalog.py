@@ -1,6 +1,5 @@
 """Data sets by name."""
 
-import difflib
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +20,7 @@ from antipode.data.sources.shards import webdataset
 from antipode.data.sources.source import Source
 from antipode.data.sources.splits import Splits, mean_and_std
 from antipode.data.sources.wrap import wrap
+from antipode.names import closest
 
 Make = Callable[[Path | None, bool, int], Splits]
 
@@ -115,8 +115,8 @@ def unknown(name: str) -> str:
     if name and os.path.isdir(os.path.expanduser(name)):  # noqa: PTH111, PTH112
         return f"there is no data set {name}, but {name} is a folder: write folder:{name}"
     known = [*SETS, *(f"{prefix}:..." for prefix in PREFIXES)]
-    close = difflib.get_close_matches(name.lower(), known, 1, 0.4)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    close = closest(name.lower(), known, 0.4)
+    hint = f"; did you mean {close}?" if close else ""
     return f"there is no data set {name}{hint} (known data sets: {', '.join(known)})"
 
 
