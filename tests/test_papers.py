@@ -80,3 +80,10 @@ def test_a_name_without_a_recipe_has_neither():
     assert by_name("nothing.simclr") is None
     assert by_name("simclr.") is None
     assert by_name("simclr") == {"method.name": "simclr"}  # a method without a data set
+
+
+@pytest.mark.parametrize("name", methods())
+def test_the_first_line_about_a_method_is_a_whole_sentence(name):
+    """`antipode list methods` prints it alone."""
+    first = methods()[name].build.__doc__.split("\n")[0]
+    assert first.endswith("."), first

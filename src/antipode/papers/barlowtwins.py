@@ -58,8 +58,7 @@ class CrossCorrelation(nn.Module):
 def barlowtwins(
     backbone: nn.Module, *, weight: float = 0.0051, dim: int = 8192, hidden: int = 8192
 ) -> Learner:
-    """Barlow Twins (Zbontar et al., ICML 2021, arXiv 2103.03230): decorrelate the dimensions of two
-    views.
+    """Barlow Twins (Zbontar et al., ICML 2021, arXiv 2103.03230): decorrelate the dimensions.
 
     loss = sum_i (1 - C_ii)^2 + weight sum_{i != j} C_ij^2, where C is the cross-correlation of the
     projections of two views over the batch of all ranks. The projector has three linear layers

@@ -32,8 +32,7 @@ from antipode.recipe.scales import SMALL, smaller_images
 def simclr(
     backbone: nn.Module, *, tau: float = 0.1, dim: int = 128, hidden: int | None = None
 ) -> Learner:
-    """SimCLR (Chen et al., ICML 2020, arXiv 2002.05709): InfoNCE against the other views of the
-    batch.
+    """SimCLR (Chen et al., ICML 2020, arXiv 2002.05709): InfoNCE against the batch's other views.
 
     loss = softplus(r - a), where r runs over the 2N-2 views of other images. The head is that of
     version 1: its hidden size is the feature width, both layers have batch norm and no bias. tau is

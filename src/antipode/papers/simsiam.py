@@ -27,8 +27,7 @@ from antipode.recipe.scales import smaller_images, without_negatives
 def simsiam(
     backbone: nn.Module, *, dim: int = 2048, hidden: int | None = None, bottleneck: int = 512
 ) -> Learner:
-    """SimSiam (Chen & He, CVPR 2021, arXiv 2011.10566): predict the other view, with a
-    stop-gradient.
+    """SimSiam (Chen & He, CVPR 2021, arXiv 2011.10566): predict the other view, stop-gradient.
 
     loss = mean over both directions of -cos(p, stop-gradient(z)). The projector has three linear
     layers with batch norm, the last without scale and shift; the predictor is dim-512-dim. Batch

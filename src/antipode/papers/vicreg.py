@@ -72,8 +72,7 @@ def vicreg(
     dim: int = 8192,
     hidden: int = 8192,
 ) -> Learner:
-    """VICReg (Bardes et al., ICLR 2022, arXiv 2105.04906): keep the variance, remove the
-    covariance.
+    """VICReg (Bardes et al., ICLR 2022, arXiv 2105.04906): keep variance, remove covariance.
 
     loss = invariance * mean squared distance of the views + variance * hinge on the standard
     deviation of each dimension + covariance * squared off-diagonal covariances, in the form of the

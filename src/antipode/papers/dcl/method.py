@@ -23,8 +23,7 @@ def dcl(
     momentum: float | None = None,
     groups: int | None = None,
 ) -> Learner:
-    """DCL (Yeh et al., ECCV 2022, arXiv 2110.06848): InfoNCE without the positive in the
-    denominator.
+    """DCL (Yeh et al., ECCV 2022, arXiv 2110.06848): no positive in InfoNCE's denominator.
 
     loss = r - a (eq. 5). On SimCLR (tau .1; .07 for small images) r is one log-sum-exp over both
     views of all other images; on MoCo v1 and v2 it runs over the queue. `crops` adds local crops

@@ -37,8 +37,7 @@ def msbreg(
     dim: int | None = None,
     hidden: int | None = None,
 ) -> Learner:
-    """MSBReg (Moon et al. 2022, arXiv 2207.03552): BYOL on centroids of V views, with two
-    regularisers.
+    """MSBReg (Moon et al. 2022, arXiv 2207.03552): BYOL on centroids of V views, regularised.
 
     loss = BYOL's on centroids + l_s L_s + l_b L_b. L_s makes the singular values of the embeddings
     equal, L_b kicks each image in a random direction. With two views and no regulariser it is BYOL.
