@@ -110,7 +110,7 @@ def lightly_speed(steps: int, workers: int) -> dict[str, Any]:
             optimiser.step()
             optimiser.zero_grad()
             count += 1
-            if count == WARM_UP:  # the workers run by now, and the GPU has raised its clock
+            if count == WARM_UP:  # workers have started, and the GPU runs at full clock speed
                 torch.cuda.synchronize()
                 start = time.perf_counter()
             if count == steps + WARM_UP:

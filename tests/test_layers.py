@@ -167,3 +167,12 @@ def test_only_dist_talks_to_other_processes():
 
 def test_the_public_functions_are_thin():
     assert len((ROOT / "api.py").read_text().splitlines()) <= 200
+
+
+def test_no_line_is_longer_than_100_columns():
+    """The linter does not count comments for tools at the end of a line, and this does."""
+    for folder in ("src", "tests", "benchmarks", "examples"):
+        for path in sorted((ROOT.parents[1] / folder).rglob("*.py")):
+            lines = path.read_text().splitlines()
+            long = [number for number, line in enumerate(lines, 1) if len(line) > 100]
+            assert not long, (path, long)

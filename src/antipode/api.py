@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from antipode.analysis import run as analysis_run
-from antipode.data.sources.catalog import Given, datasets
+from antipode.data.sources.catalog import Given, python_name
 from antipode.evaluation import evaluate as evaluation
 from antipode.evaluation.score import Score
 from antipode.recipe.resolve import requested
@@ -60,11 +60,11 @@ def pretrain(
         quiet: whether to print nothing.
     """
     module = backbone if isinstance(backbone, nn.Module) else None
-    own_data = data is not None and not isinstance(data, str)
+    named = data if data is None or isinstance(data, str) else python_name(data)
     request = requested(
         recipe,
         method=method,
-        data=f"python:{type(datasets(data)[0]).__name__}" if own_data else data,  # type: ignore[arg-type]
+        data=named,
         overrides=overrides,
         flags={
             "backbone.name": backbone if module is None else f"python:{type(module).__name__}",

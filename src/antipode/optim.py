@@ -77,7 +77,9 @@ class Lars(Optimizer):
             self.state[p]["momentum_buffer"] = torch.zeros_like(p)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         """Update every parameter that has a gradient; the gradients are not modified."""
         loss = None
         if closure is not None:

@@ -231,9 +231,11 @@ def test_weights_bring_their_own_stem(tmp_path):
     """A network with ImageNet's stem keeps it, even if it is scored on small images."""
     net = backbone("resnet10-slim", stem="imagenet", channels=1)
     torch.save(net.state_dict(), tmp_path / "large.pth")
-    antipode.evaluate(
-        f"file:{tmp_path}/large.pth@resnet10-slim", data="digits", out=tmp_path / "large"
-    )
+    name = f"file:{tmp_path}/large.pth@resnet10-slim"
+    scored = opened(name, data="digits", out=tmp_path / "large")
+    assert scored.backbone().conv1.kernel_size == (7, 7)  # that of digits is (3, 3)
+    assert torch.equal(scored.backbone().conv1.weight, net.conv1.weight)
+    assert antipode.evaluate(name, data="digits", out=tmp_path / "large")["knn"].n == 360
 
 
 def test_a_module_of_ones_own_takes_the_weights_of_its_run(tmp_path):

@@ -170,7 +170,7 @@ def fork(work):
             status = work()
         except BaseException:
             traceback.print_exc(file=sys.__stderr__)
-        finally:  # the child must not go on with the tests
+        finally:  # the child must not run the other tests
             os._exit(status)
     return child
 

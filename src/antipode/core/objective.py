@@ -75,7 +75,8 @@ class Contrast(nn.Module):
             raise ValueError(
                 "in-batch negatives were asked for twice, from the pair's keys and from all keys"
             )
-        self.negatives = nn.ModuleList(negatives)  # type: ignore[arg-type]  # parts are modules that keep a protocol
+        # the parts are modules that follow a protocol
+        self.negatives = nn.ModuleList(negatives)  # type: ignore[arg-type]
         self.tau = tau
         self.positives = positives
         self.coupling = coupling
@@ -138,7 +139,8 @@ class Contrast(nn.Module):
 
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Pass the keys to every part that stores some."""
-        return any([part.push(keys, image_ids, noise) for part in self.negatives])  # type: ignore[operator]
+        parts: Iterable[Any] = self.negatives
+        return any([part.push(keys, image_ids, noise) for part in parts])
 
 
 class Adversarial(nn.Module):

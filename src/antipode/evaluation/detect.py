@@ -101,7 +101,8 @@ class Settings:
             "warmup": round(self.warmup / scale),
         }
         falls = tuple(round(fall / scale) for fall in self.falls)
-        return replace(self, lr=self.lr * scale, falls=falls, rule="fixed", **lengths)  # type: ignore[arg-type]
+        changes: dict[str, Any] = {"falls": falls, "rule": "fixed", **lengths}
+        return replace(self, lr=self.lr * scale, **changes)
 
     def rate(self, step: int) -> float:
         """Return the learning rate at a step, counted from 0."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from antipode import dist
-from antipode.data.sources.catalog import Given, datasets
+from antipode.data.sources.catalog import Given, python_name
 from antipode.data.sources.folder import held_out
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
@@ -92,7 +92,7 @@ def _data_name(data: Given | None, chosen: Mapping[str, Protocol]) -> str | None
     if isinstance(data, str):
         return data
     if data is not None:
-        return f"python:{type(datasets(data)[0]).__name__}"
+        return python_name(data)
     return next((protocol.data for protocol in chosen.values() if protocol.data), None)
 
 

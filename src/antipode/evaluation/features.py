@@ -8,6 +8,7 @@ import re
 import warnings
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,7 +103,8 @@ def key(net: nn.Module, eval_view: Views, source: Source) -> str | None:
 
 
 def _bytes(value: Tensor) -> memoryview:
-    return memoryview(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())  # type: ignore[arg-type]
+    flat: Any = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return memoryview(flat)
 
 
 def _write_cache(file: Path, x: Tensor, ids: Tensor) -> None:

@@ -92,14 +92,13 @@ def custom(
     DCLW's (sigma .5). By default tau is .2, tau_bank .02 and momentum .999, and the bank's settings
     are AdCo's. `subset` draws one set of in-batch negatives for all queries. `joint` passes views
     of one size through both networks together. groups > 1 splits batch norm into groups and
-    shuffles the batch of an EMA twin among them. Raises ValueError for an argument without effect
-    and for a combination without meaning.
+    shuffles an EMA twin's batch among them. Raises ValueError for an argument without effect.
     """
     given = dict(locals())
     _refuse_unread(given)
-    size = width(backbone)
-    inner = size if hidden is None else hidden
-    online = convert(Encoder(backbone, mlp([size, inner, dim], norm=norm)), groups)
+    inner = width(backbone) if hidden is None else hidden
+    head = mlp([width(backbone), inner, dim], norm=norm)
+    online = convert(Encoder(backbone, head), groups)
     return Learner(
         online=online,
         twin=_twin(online, given),
@@ -109,10 +108,14 @@ def custom(
         regularisers=weighed({name: (given[name], term) for name, term in REGULARISERS.items()}),
         scale=scale,
         joint=joint,
-        options={"bank": bank_options(bank_lr, bank_momentum, bank_decay)}
-        if "bank" in negatives.split("+")
-        else None,
+        options=_options(given),
     )
+
+
+def _options(given: dict[str, Any]) -> dict[str, dict[str, float]]:
+    if "bank" not in given["negatives"].split("+"):
+        return {}
+    return {"bank": bank_options(given["bank_lr"], given["bank_momentum"], given["bank_decay"])}
 
 
 def _twin(online: Encoder, given: dict[str, Any]) -> Twin:

@@ -71,7 +71,7 @@ class Request(NamedTuple):
     def get(self, key: str, default: Any = None) -> Any:
         """Return a value that the user gave, converted to its type.
 
-        If the user did not give it, return `default`, or the default of the schema if that is None.
+        Otherwise return `default`. If `default` is None, return the default of the schema.
         """
         kind, schema_default = fields()[key]
         if key not in self.values:

@@ -123,7 +123,7 @@ def _options() -> dict[str, Any]:
 
     torch 2.11 fails a wrong assertion when it fuses the reductions of grouped batch norm.
     """
-    from torch._inductor import config  # noqa: PLC0415  (slow to import, and needed only to compile)
+    from torch._inductor import config  # noqa: PLC0415  (slow to import)
 
     known = hasattr(config.triton, "mix_order_reduction")
     return {"triton.mix_order_reduction": False} if known else {}

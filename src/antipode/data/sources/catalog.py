@@ -126,6 +126,11 @@ def summaries() -> dict[str, str]:
     return lines | {f"{prefix}:": text for prefix, text in HELP.items()}
 
 
+def python_name(given: Any) -> str:
+    """Return the name that recipes and scores give to your own Datasets."""
+    return f"python:{type(datasets(given)[0]).__name__}"
+
+
 def datasets(given: Any) -> list[Dataset[Any]]:
     """Return a Dataset, or a pair (train, test) of Datasets, as a list of one or two.
 

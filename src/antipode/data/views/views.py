@@ -34,7 +34,7 @@ def views(
     `arguments` are the keyword arguments of the policy. Raises ValueError for an unknown policy or
     argument.
 
-    >>> make = views("mocov2", size=32)
+    >>> make = views("shapes", size=32)
     >>> [tuple(view.shape) for view in make(torch.zeros(4, 3, 32, 32, dtype=torch.uint8))]
     [(4, 3, 32, 32), (4, 3, 32, 32)]
     """
