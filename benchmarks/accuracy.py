@@ -12,7 +12,8 @@ recipe. Scores are those of the last epoch, on the test split. The line of a run
 after each score, so that an interrupted evaluation loses no score; the last line counts.
 
 With --validate a tenth of the train images is held out before pretraining, and the scores are
-measured on it; values of recipes are chosen that way. With --jobs one run compiles while another
+measured on it; values of recipes are chosen that way. The line of a run with a trained bank has its
+drift and the cosines of queries with it in `bank`. With --jobs one run compiles while another
 trains. The times of these runs cannot be compared, and `beside` in their lines is the number of
 other runs. The environment variable ANTIPODE_DATA names the folder with CIFAR-10.
 """
@@ -26,15 +27,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
 import antipode
+from antipode.analysis import run as analyses
 from antipode.data.sources import catalog
 from antipode.data.sources.source import subset
 from antipode.data.sources.splits import Splits
@@ -48,6 +51,7 @@ from entries import ENTRIES, QUICK, Entry
 DONE = Path(__file__).parent / "results" / "accuracy.jsonl"
 # metrics of the last step that a line keeps
 KEPT = ("loss", "spread", "rank", "uniformity", "similarity", "negative", "bank_drift")
+CHECKS = 100  # steps between two checks of a run
 
 
 def read_lines(*files: Path) -> list[dict[str, Any]]:
@@ -97,7 +101,12 @@ def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
         torch.cuda.reset_peak_memory_stats()
     out = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     start = time.perf_counter()
-    values = {"monitor.log_every": 50, "train.checkpoint_every": entry.epochs, **entry.values}
+    values = {
+        "monitor.log_every": 50,
+        "monitor.health_every": CHECKS,
+        "train.checkpoint_every": entry.epochs,
+        **entry.values,
+    }
     run = antipode.pretrain(
         entry.recipe,
         epochs=entry.epochs,
@@ -127,12 +136,35 @@ def train(name: str, entry: Entry, seed: int) -> Iterator[dict[str, Any]]:
         "command": " ".join(["python", *sys.argv]),
         **facts(),
     }
+    if any("bank_drift" in row for row in rows):
+        line["bank"] = bank_numbers(run, rows)
     for protocol in entry.protocols:
         scores = antipode.evaluate(run, protocols=[protocol])
         line["scores"] |= {key: score.json() for key, score in scores.items()}
         line["seconds"]["all"] = time.perf_counter() - start
         yield line
     shutil.rmtree(out, ignore_errors=True)
+
+
+def bank_numbers(run: antipode.Run, rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return how a trained bank moved, and how near it is to the queries at the end.
+
+    Drift is the mean of 1 - cosine between each vector and itself 100 steps before. The cosines
+    and the repulsion (docs/analysis.md) are also given for as many fresh keys.
+    """
+    drift = [row["bank_drift"] for row in rows if "bank_drift" in row]
+    (results,) = antipode.analyse(run, ["bank"]).values()
+    names = ("mean cosine", "hardest cosine", "repulsion")
+    values = results["bank"]["values"]
+    return {
+        f"drift per {CHECKS} steps, end": drift[-2:][0],  # the last check may come early
+        f"drift per {CHECKS} steps, second half": fmean(drift[len(drift) // 2 :]),
+        **{
+            f"{name}, {kind}": values[f"{name}, {kind}"]
+            for name in names
+            for kind in ("bank", "fresh keys")
+        },
+    }
 
 
 def hold_out() -> None:
@@ -147,6 +179,7 @@ def hold_out() -> None:
 
     training.load = load  # data for pretraining
     runs.load = load  # data for evaluation
+    analyses.load = load  # data for analyses
 
 
 def facts() -> dict[str, Any]:
@@ -163,12 +196,11 @@ def facts() -> dict[str, Any]:
     }
 
 
-def entry_for(name: str, args: argparse.Namespace) -> tuple[str, Entry]:
+def entry_for(name: str, entry: Entry, args: argparse.Namespace) -> tuple[str, Entry]:
     """Return an entry as the command line changes it, with the name of the run.
 
     The name says if the number of epochs differs and if the run is scored on held-out train images.
     """
-    entry = ENTRIES[name]
     if args.epochs and args.epochs != entry.epochs:
         seconds = entry.seconds * args.epochs / entry.epochs
         entry = replace(entry, epochs=args.epochs, seconds=seconds)
@@ -202,7 +234,7 @@ def run_in_process(name: str, args: argparse.Namespace, latest: float) -> None:
     # took 85 to 205 s where one alone takes 19 to 28 s.
     cores = max(1, (os.cpu_count() or 1) // args.jobs)
     env = {"OMP_NUM_THREADS": str(cores), **os.environ}
-    command = [sys.executable, __file__, "--only", name, *words]
+    command = [sys.executable, sys.argv[0], "--only", name, *words]
     done = subprocess.run(command, check=False, env=env)
     if done.returncode:
         print(f"{name}: failed with status {done.returncode}", flush=True)
@@ -217,9 +249,9 @@ def run_and_record(name: str, entry: Entry, args: argparse.Namespace) -> None:
         print(f"{name}: {scores}; {line['seconds']['training']:.0f} s of training", flush=True)
 
 
-def read_arguments() -> argparse.Namespace:
+def read_arguments(description: str | None, defaults: Mapping[str, Any]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("--only", nargs="+", default=["*"], metavar="NAME", help="names or patterns, in order")
@@ -234,21 +266,28 @@ def read_arguments() -> argparse.Namespace:
     # the number of other runs that share the device, set by --jobs
     add("--beside", type=int, default=0, help=argparse.SUPPRESS)
     add("--list", action="store_true", help="only list the runs")
+    parser.set_defaults(**defaults)
     return parser.parse_args()
 
 
-def main() -> None:
-    args = read_arguments()
+def main(
+    entries: Mapping[str, Entry] = ENTRIES, description: str | None = __doc__, **defaults: Any
+) -> argparse.Namespace:
+    """Train the missing runs that the command line names; return the arguments.
+
+    `defaults` replace those of the command line.
+    """
+    args = read_arguments(description, defaults)
     start = time.perf_counter()
-    names = [name for pattern in args.only for name in fnmatch.filter(ENTRIES, pattern)]
+    names = [name for pattern in args.only for name in fnmatch.filter(entries, pattern)]
     if not names:
-        sys.exit(str(unknown("run", args.only[0], ENTRIES)))
+        sys.exit(str(unknown("run", args.only[0], entries)))
     lines = [line for line in read_lines(DONE, args.out) if line["seed"] == args.seed]
     if args.validate:
         hold_out()
     pool = ThreadPoolExecutor(args.jobs)
     for plain in dict.fromkeys(names):
-        name, entry = entry_for(plain, args)
+        name, entry = entry_for(plain, entries[plain], args)
         is_finished = finished(name, entry, lines)
         if args.list or is_finished:
             state = "done" if is_finished else f"about {entry.seconds:.0f} s on an H200"
@@ -262,6 +301,7 @@ def main() -> None:
         else:
             run_and_record(name, entry, args)
     pool.shutdown()
+    return args
 
 
 if __name__ == "__main__":

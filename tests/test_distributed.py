@@ -14,7 +14,7 @@ import torch.distributed as process
 
 from antipode import dist
 from antipode import functional as A
-from antipode.core import passes
+from antipode.core import passes, streamed
 from antipode.types import Batch
 from tests.toys import VARIANTS, batch, make, optimiser
 
@@ -136,6 +136,18 @@ def at_once(variant, rank, world):
         passes.worth_it = original
 
 
+def streaming(work, *arguments):
+    """Return the record of `work` with all scores streamed in tiles of 9 numbers."""
+    whole, tile = streamed.WHOLE["cpu"], streamed.TILE["cpu"]
+    streamed.WHOLE["cpu"], streamed.TILE["cpu"] = 0, 72
+    try:
+        return work(*arguments)
+    finally:
+        streamed.WHOLE["cpu"], streamed.TILE["cpu"] = whole, tile
+
+
+STREAMED = ["simclr", "eqco-simclr", "simo", "adco-paper", "custom-eqco-bank", "npid"]
+GATHERED = ["nt_xent", "eqco", "dcl", "dclw"]
 ONCE = ["byol", "msbreg", "adco-symmetric"]
 DDP = ["simclr", "mocov2", "adco", "jcl", "msbreg", "npid"]
 
@@ -148,6 +160,10 @@ def everything(rank, world):
         records |= {"gathered": gathered(), "refused": refused(rank)}
         records |= {f"ddp {variant}": under_ddp(variant) for variant in DDP}
         records |= {f"at once {variant}": at_once(variant, rank, world) for variant in ONCE}
+        for variant in STREAMED:
+            records[f"streamed {variant}"] = streaming(run, variant, rank, world)
+        for name in GATHERED:
+            records[f"streamed functional {name}"] = streaming(functional, name, rank, world)
     return records | {f"functional {name}": functional(name, rank, world) for name in LOSSES}
 
 
@@ -176,6 +192,15 @@ def test_two_processes_equal_one(records, name):
     for key, value in single.items():
         assert torch.allclose(value, first[key], rtol=1e-9, atol=1e-10), key
         assert torch.equal(first[key], second[key]), key  # the ranks are bit-identical
+
+
+@pytest.mark.parametrize("name", [*STREAMED, *(f"functional {name}" for name in GATHERED)])
+def test_streamed_scores_on_two_processes_equal_stored_scores_on_one(records, name):
+    single, first, second = records
+    for key, value in single[name].items():
+        ours = first[f"streamed {name}"][key]
+        assert torch.allclose(value, ours, rtol=1e-9, atol=1e-10), key
+        assert torch.equal(ours, second[f"streamed {name}"][key]), key
 
 
 @pytest.mark.parametrize("variant", ONCE)

@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from torch.utils.data import Dataset
 from antipode import api
 from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Decoded, grey_to_rgb
-from antipode.nets import weights
+from antipode.nets import weight_file, weights
 from antipode.nets.backbone import RESNETS, backbone
+from antipode.nets.weight_file import About, Normal
 from antipode.papers import build
 from antipode.recipe.resolve import resolve
 from antipode.runs.detectron2 import caffe_name, layout
@@ -75,7 +77,7 @@ def test_torchvision_takes_all_but_its_classifier_and_sees_the_same(resnet18, tm
 def test_an_exported_file_starts_the_same_network(resnet18, tmp_path, format, suffix):
     net, run = resnet18
     file, again = api.export(run, format, tmp_path / f"b{suffix}"), backbone("resnet18")
-    weights.start(again, "resnet18", str(file))
+    weights.start(again, "resnet18", str(file))  # 7x7: no other stem has it
     assert equal(again.state_dict(), net.state_dict())
 
 
@@ -136,13 +138,54 @@ def test_safetensors_says_what_it_holds(resnet18, tmp_path):
     net, run = resnet18
     file = api.export(run, "safetensors", tmp_path / "b.safetensors")
     with safe_open(file, "pt") as content:
-        assert content.metadata() == {
-            "format": "pt",
-            "backbone": "resnet18",
-            "stem": "imagenet",
-            "size": "32",
-        }
+        stated = content.metadata()
+    assert len(stated.pop("antipode.digest")) == 64
+    assert stated == {
+        "format": "pt",
+        "antipode": "1",
+        "backbone": "resnet18",
+        "stem": "imagenet",
+        "channels": "3",
+        "size": "32",
+        "policy": "shapes",
+    }
     assert equal(load_file(file), net.state_dict())
+
+
+@pytest.mark.parametrize("format", ["safetensors", "timm"])
+def test_a_safetensors_file_carries_what_the_runs_own_does(tmp_path, format):
+    about = About("resnet18", "small", 3, 32, "simclr", Normal((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)))
+    net = backbone("resnet18", stem="small")
+    options = {"stem": "small", "size": 32, "normal": about.normal, "policy": "simclr"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StemDiffers)
+        file = export(net, tmp_path / "b.safetensors", format=format, name="resnet18", **options)
+    weights.write(net, tmp_path / "backbone.safetensors", about)
+    assert weight_file.about(file) == weight_file.about(tmp_path) == about
+    assert file.read_bytes() == (tmp_path / "backbone.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_network_that_is_not_finite_does_not_replace_an_export(tmp_path, format):
+    net = backbone("resnet18")
+    file = tmp_path / f"b{SUFFIX[format]}"
+    file.write_bytes(b"the finite one")
+    with torch.no_grad():
+        net.layer3[1].bn2.running_var[7] = torch.inf
+    with pytest.raises(
+        ValueError, match=r"b\..* is not written: 1 of the 120 .* NaN .*: layer3.1.bn2.running_var"
+    ):
+        export(net, file, format=format, name="resnet18", size=32)
+    assert file.read_bytes() == b"the finite one" and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_network_of_a_file_is_exported_as_a_run_is(resnet18, tmp_path):
+    net, run = resnet18
+    first = api.export(run, "safetensors", tmp_path / "a.safetensors")
+    second = api.export(f"file:{first}@resnet18", "safetensors", tmp_path / "b.safetensors")
+    assert first.read_bytes() == second.read_bytes()
+    file = api.export(f"file:{first}@resnet18", "torchvision", tmp_path / "c.pth")
+    assert equal(torch.load(file, weights_only=True), net.state_dict())
 
 
 def test_onnx_sees_the_same_in_images_of_any_number_and_size(tmp_path):

@@ -1,5 +1,7 @@
 """Tests of gradients: which parts receive one, and AdCo's two objectives in one backward pass."""
 
+import copy
+
 import pytest
 import torch
 
@@ -114,6 +116,42 @@ def test_a_filling_bank_takes_keys_trains_on_itself_alone_and_restarts_the_key_e
         learner.twin.net.parameters(), learner.online.parameters(), strict=True
     ):
         assert torch.equal(mine, online)
+
+
+def test_a_symmetric_bank_is_filled_one_way_as_the_authors_do(double):
+    """Bank, both networks and their running statistics equal those of the authors' init_memory."""
+    learner = make("adco-symmetric", bank=20, groups=1, momentum=0.5)
+    optim = optimiser(learner)
+    query_net, key_net = copy.deepcopy(learner.online), copy.deepcopy(learner.twin.net)
+    # filling leaves the bank without gradient, so this trains the query network alone
+    theirs = torch.optim.SGD(query_net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+    start = learner.objective.bank.weight.detach()
+    batches = [batch(2, step=step) for step in range(3)]  # 8 + 8 + 4 of 20 places
+    views = [one.views for one in batches]
+    expected = adco.fill(query_net, key_net, start, views, theirs, tau=0.12, momentum=0.5)
+    for one in batches:
+        out = learner(one)
+        optim.zero_grad()
+        out.loss.backward()
+        optim.step()
+        learner.after_step(out)
+    assert not learner.objective.bank.filling
+    assert (learner.objective.bank.weight - expected).abs().max() < 1e-12
+    for mine, other in ((learner.online, query_net), (learner.twin.net, key_net)):
+        state = other.state_dict()
+        for name, value in mine.state_dict().items():
+            assert torch.allclose(value, state[name], rtol=0, atol=1e-12), name
+
+
+@pytest.mark.parametrize("variant", ["adco-crops", "adco-symmetric-crops"])
+def test_a_bank_is_filled_by_one_pair_also_with_several_crops(double, variant):
+    """The loss of a step that fills is that of one query, and not the sum over the crops."""
+    learner = make(variant, groups=1)
+    images = batch(learner.views)
+    out = learner(images)
+    query = unit(learner.online(images.views[1]))
+    expected = adco.loss(query, out.keys, learner.objective.bank.weight, 0.12, in_batch=False)
+    assert abs(expected - out.loss) < 1e-10
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

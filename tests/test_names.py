@@ -2,7 +2,7 @@
 
 import pytest
 
-from antipode.names import closest, did_you_mean, unknown
+from antipode.names import closest, did_you_mean, printable, unknown
 
 KNOWN = ["simclr", "mocov1", "mocov2", "byol"]
 
@@ -44,3 +44,25 @@ def test_an_unknown_name_is_a_value_error_that_is_returned_and_not_raised():
     assert str(unknown("scale", "abcd", ["abxy"], cutoff=0.51)) == (
         "there is no scale 'abcd': choose from abxy"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x9b2J\x7f", r"\x9b2J\x7f"),
+        ("two\nlines\tand\r", r"two\nlines\tand\r"),
+        ("\u202egnp.exe\u2066\u200f", r"\u202egnp.exe\u2066\u200f"),
+        ("\u2028\u2029", r"\u2028\u2029"),
+        ("caf\udce9", r"caf\udce9"),
+    ],
+)
+def test_what_a_terminal_would_obey_becomes_visible(name, shown):
+    assert printable(name) == shown
+    assert printable(shown) == shown
+
+
+@pytest.mark.parametrize("name", ["", "a b", "é 日本 עברית عربى", "👩\u200d👧", "C:\\x", "[red]"])
+def test_ordinary_names_are_printed_as_they_are(name):
+    assert printable(name) == name

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from antipode import functional as A
+from antipode.core import streamed
 from antipode.core.scores import product, unit
 from antipode.papers import methods
 from tests.toys import batch, make
@@ -238,7 +239,9 @@ class Peak(TorchDispatchMode):
         self.alive -= size
 
 
-def test_info_nce_peaks_below_four_and_a_half_score_matrices():
+def test_stored_scores_peak_below_four_and_a_half_matrices(monkeypatch):
+    """This is the largest problem whose scores are stored on a GPU (core/streamed.py)."""
+    monkeypatch.setitem(streamed.WHOLE, "cpu", streamed.WHOLE["cuda"])
     n, k, d = 256, 65536, 128
     q = torch.randn(n, d).requires_grad_()
     key = torch.randn(n, d)

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from antipode import functional
     from antipode.api import analyse, embed, evaluate, export, load_backbone, pretrain, report
     from antipode.data.views.views import views
+    from antipode.finetuning.model import load_classifier
+    from antipode.finetuning.predict import predict
+    from antipode.finetuning.train import finetune
     from antipode.listing import list_datasets, list_protocols, list_recipes
     from antipode.papers import build, list_methods
     from antipode.reproduction.make import reproduce
@@ -25,6 +28,9 @@ HOMES = {
     **dict.fromkeys(("build", "list_methods"), "antipode.papers"),
     **dict.fromkeys(("list_datasets", "list_protocols", "list_recipes"), "antipode.listing"),
     "Run": "antipode.runs.run",
+    "finetune": "antipode.finetuning.train",
+    "load_classifier": "antipode.finetuning.model",
+    "predict": "antipode.finetuning.predict",
     "reproduce": "antipode.reproduction.make",
     "views": "antipode.data.views.views",
     "functional": "antipode.functional",
@@ -44,12 +50,15 @@ __all__ = [
     "embed",
     "evaluate",
     "export",
+    "finetune",
     "functional",
     "list_datasets",
     "list_methods",
     "list_protocols",
     "list_recipes",
     "load_backbone",
+    "load_classifier",
+    "predict",
     "pretrain",
     "report",
     "reproduce",

@@ -12,6 +12,7 @@ from antipode.analysis import run as analysis_run
 from antipode.data.sources.catalog import Given, python_name
 from antipode.evaluation import evaluate as evaluation
 from antipode.evaluation.score import Score
+from antipode.paths import absolute
 from antipode.recipe.resolve import requested
 from antipode.reporting import page
 from antipode.runs import features
@@ -76,14 +77,14 @@ def pretrain(
         },
     )
     options = training.Options(resume, overwrite, quiet)
-    return training.pretrain(request, Path(out) if out else None, data, module, options)
+    return training.pretrain(request, absolute(out) if out else None, data, module, options)
 
 
 @torch.inference_mode(False)  # classifiers are trained, whatever mode the caller is in
 @torch.enable_grad()
 def evaluate(
     run: Runs,
-    protocols: Sequence[str] | str = ("knn",),
+    protocols: Sequence[str] | str | None = None,
     *,
     data: Given | None = None,
     out: str | Path | None = None,
@@ -99,7 +100,8 @@ def evaluate(
     Args:
         run: a run or its folder. `random:resnet50`, `torchvision:resnet50` and `file:PATH@resnet50`
             are networks that no run trained.
-        protocols: names of protocols.
+        protocols: names of protocols; by default `knn` if there are labels (`knn20` with fewer than
+            200 train images), otherwise `retrieval` and `alignment-uniformity`.
         data: data set; by default the one that the run was trained on. A score on another data set
             is stored as `protocol@data`.
         out: folder for the scores of a network that no run trained.
@@ -107,8 +109,8 @@ def evaluate(
         device: "auto", "cpu", "cuda" or "mps".
         backbone: for a run that trained your own module, a module of that kind for the weights.
     """
-    names = [protocols] if isinstance(protocols, str) else list(protocols)
-    folder = Path(out).expanduser() if out else None
+    names = [protocols] if isinstance(protocols, str) else protocols
+    folder = absolute(out) if out else None
     return evaluation.evaluate(
         run, names, data=data, out=folder, seed=seed, device=device, module=backbone
     )
@@ -155,7 +157,7 @@ def embed(
         out: .npz or .parquet file to write.
         backbone: for a run that trained your own module, a module of that kind for the weights.
     """
-    file = Path(out).expanduser() if out is not None else None
+    file = absolute(out) if out is not None else None
     return features.embed(opened(run, module=backbone), data, file)
 
 
@@ -164,15 +166,18 @@ def export(run: Runs, format: str, out: str | Path) -> Path:
 
     `format` is "torchvision", "timm", "detectron2", "onnx" or "safetensors".
     """
-    return export_run(opened(run), format, Path(out).expanduser())
+    return export_run(opened(run), format, absolute(out))
 
 
-def report(runs: "Sequence[Runs] | Runs", out: str | Path | None = None) -> Path:
+def report(
+    runs: "Sequence[Runs] | Runs", out: str | Path | None = None, *, images: bool = True
+) -> Path:
     """Write one self-contained HTML page about one or several runs, and return its path.
 
     Folders that hold only scores are allowed. By default, `out` is report.html in the first folder.
+    The page contains small copies of images of the data set; `images=False` leaves them out.
     """
-    return page.write(listed(runs), Path(out).expanduser() if out else None)
+    return page.write(listed(runs), absolute(out) if out else None, images=images)
 
 
 def load_backbone(run: Runs, into: nn.Module | None = None) -> nn.Module:

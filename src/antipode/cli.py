@@ -8,6 +8,8 @@ import json
 import os
 import sys
 import warnings
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +18,8 @@ import typer
 import antipode
 from antipode.exits import FRESH, INTERRUPTED, exit_with, failure, terminable, warn
 from antipode.files import finite
+from antipode.names import printable
+from antipode.paths import absolute
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -29,10 +33,16 @@ def _whole(text: str) -> int:
 
 
 def _path(text: str) -> Path:
-    """Parse a path. An empty text, such as an unset shell variable, is not the current folder."""
+    """Parse a path. An empty text, such as an unset shell variable, is not the current folder.
+
+    The path is made absolute, so that it stays the same if a data set changes the current folder.
+    """
     if not text:
         raise typer.BadParameter("expected a path, not an empty text")
-    return Path(text)
+    try:
+        return absolute(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _number(help_text: str) -> Any:
@@ -114,13 +124,18 @@ def pretrain(
         overrides=set_ or [],
         quiet=as_json,
     )
-    last: dict[str, Any] = next((row for row in reversed(run.metrics()) if "loss" in row), {})
-    # the loss that the progress bar shows; a NaN is stored as null
-    loss = last.get("contrast", last.get("loss"))
-    shown = "nan" if loss is None else f"{loss:.4f}"
+    last: dict[str, Any] = {}
+    loss: Any = None  # the last finite one, as the progress bar shows it; a NaN is stored as null
+    for row in run.folder.rows():
+        last = row if "loss" in row else last
+        number = row.get("contrast", row.get("loss"))
+        loss = loss if number is None else number
+    shown = f"{loss:.4f}" if isinstance(loss, float | int) else "nan"
+    if skipped := last.get("skipped"):
+        shown += f", skipped steps: {skipped} (loss or gradient was not finite)"
     if as_json and (sentence := antipode.rescaled(run.recipe)):
         typer.echo(sentence, err=True)  # without --json, training prints it after the first step
-    say({"run": str(run.path), "last": last}, f"{run.path}: done, loss {shown}", as_json)
+    say({"run": str(run.path), "last": last}, f"{near(run.path)}: done, loss {shown}", as_json)
 
 
 @app.command()
@@ -131,7 +146,10 @@ def evaluate(
     ],
     protocol: Annotated[
         list[str] | None,
-        typer.Option(help="name of a protocol; see `antipode list protocols`; can be repeated"),
+        typer.Option(
+            help="name of a protocol; see `antipode list protocols`; can be repeated; by default "
+            "knn, or retrieval and alignment-uniformity without labels"
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="data set; by default the one that the run was trained on")
@@ -147,7 +165,7 @@ def evaluate(
     failed: Exception | None = None
     try:
         scores = antipode.evaluate(
-            run, protocol or ["knn"], data=data, out=out, seed=seed, device=device
+            run, protocol or None, data=data, out=out, seed=seed, device=device
         )
     except (ValueError, OSError) as error:  # the scores of other protocols are still printed
         failed = error
@@ -210,21 +228,22 @@ def pack(
 ) -> None:
     """Write a large data set once into a memory-mapped cache."""
     home = antipode.pack(data, out, size=size, quality=quality, root=root, progress=not as_json)
-    say({"packed": str(home)}, f"{home}: read it with --data packed:{home}", as_json)
+    shown = near(home)
+    say({"packed": str(home)}, f"{shown}: read it with --data packed:{shown}", as_json)
 
 
 @app.command()
 def embed(
     run: Annotated[str, RUN],
     data: Annotated[str, DATA],
-    out: Annotated[Path, typer.Option(help="file to write, .npz or .parquet")],
+    out: Annotated[Path, _folder("file to write, .npz or .parquet", "FILE")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write the features of a data set to a file."""
     features = antipode.embed(run, data, out)
     n, d = features.x.shape
     content = {"file": str(out), "images": n, "features": d}
-    say(content, f"{out}: {n} images, {d} features each", as_json)
+    say(content, f"{near(out)}: {n} images, {d} features each", as_json)
 
 
 @app.command()
@@ -233,12 +252,12 @@ def export(
     to: Annotated[
         str, typer.Option("--format", help="torchvision, timm, detectron2, onnx or safetensors")
     ],
-    out: Annotated[Path, typer.Option(help="file to write")],
+    out: Annotated[Path, _folder("file to write", "FILE")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write the online backbone in a format that other software reads."""
     file = antipode.export(run, to, out)
-    say({"file": str(file), "format": to}, str(file), as_json)
+    say({"file": str(file), "format": to}, near(file), as_json)
 
 
 @app.command()
@@ -248,11 +267,81 @@ def report(
         Path | None,
         _folder("HTML file to write; by default report.html in the first run folder", "FILE"),
     ] = None,
+    images: Annotated[
+        bool,
+        typer.Option(
+            "--images/--no-images", help="whether the page contains images of the data set"
+        ),
+    ] = True,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write one self-contained HTML page about one or several runs."""
-    file = antipode.report(runs, out)
-    say({"report": str(file)}, str(file), as_json)
+    file = antipode.report(runs, out, images=images)
+    say({"report": str(file)}, near(file), as_json)
+
+
+@app.command()
+def finetune(
+    run: Annotated[
+        str,
+        typer.Argument(help="run folder, random:NETWORK, torchvision:NETWORK or file:PATH@NETWORK"),
+    ],
+    data: Annotated[str, typer.Option(help="labelled data set; subfolders of folder: are classes")],
+    out: Annotated[Path, _folder("folder for the classifier")],
+    epochs: Annotated[int | None, _number("passes over the images; by default by their number")] = (
+        None
+    ),
+    lr: Annotated[
+        float | None,
+        typer.Option(help="learning rate of the backbone, or of the classifier with --freeze"),
+    ] = None,
+    batch: Annotated[int | None, _number("number of images per step")] = None,
+    freeze: Annotated[bool, typer.Option("--freeze", help="train only the classifier")] = False,
+    balanced: Annotated[
+        bool, typer.Option("--balanced", help="show every class equally often")
+    ] = False,
+    flip: Annotated[bool, typer.Option(help="flip half of the crops horizontally")] = True,
+    seed: Annotated[int, _number("seed of weights, image order and crops")] = 0,
+    device: Annotated[str, DEVICE] = "auto",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="replace a classifier that the folder holds")
+    ] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Train a backbone and a classifier on labelled images."""
+    model = antipode.finetune(
+        run,
+        data,
+        out,
+        epochs=epochs,
+        lr=lr,
+        batch=batch,
+        freeze=freeze,
+        balanced=balanced,
+        flip=flip,
+        seed=seed,
+        device=device,
+        overwrite=overwrite,
+        quiet=as_json,
+    )
+    content = {"model": str(model.path), "classes": model.classes, "scores": model.scores}
+    say(content, f"{near(model.path)}: {model.line()}", as_json)
+
+
+@app.command()
+def predict(
+    model: Annotated[str, typer.Argument(help="folder that `antipode finetune` has written")],
+    data: Annotated[str, DATA],
+    out: Annotated[Path, _folder("file to write, .csv or .parquet", "FILE")],
+    device: Annotated[str, DEVICE] = "auto",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Write the class of every image to a file."""
+    found = antipode.predict(model, data, out, device=device)
+    counts = {name: 0 for name in found.classes} | Counter(found.predicted)
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    content = {"file": str(out), "images": len(found.names), "classes": counts}
+    say(content, f"{near(out)}: {len(found.names)} images ({shown})", as_json)
 
 
 @app.command()
@@ -285,8 +374,9 @@ def reproduce(
         item, scale, out, seeds=seeds, root=root, device=device, quiet=as_json
     )
     written = {kind: str(file) for kind, file in outcome.files.items()}
+    shown = map(near, outcome.files.values())
     content = json.loads(outcome.files["json"].read_text()) | {"files": written}
-    say(content, "\n".join([antipode.summary_text(content), *written.values()]), as_json)
+    say(content, "\n".join([antipode.summary_text(content), *shown]), as_json)
     raise typer.Exit(0 if outcome.ok else 1)
 
 
@@ -328,9 +418,22 @@ def show(
 
 
 def say(value: Any, text: str, as_json: bool) -> None:
-    """Print `text`, or `value` as JSON if `as_json`. Of several ranks, only the first prints."""
-    if os.environ.get("RANK", "0") == "0":
-        print(json.dumps(finite(value), allow_nan=False) if as_json else text, flush=True)
+    """Print `text`, or `value` as JSON if `as_json`. Of several ranks, only the first prints.
+
+    Names in the text come from files, so control characters in its lines are escaped.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if as_json:
+        print(json.dumps(finite(value), allow_nan=False), flush=True)
+    else:
+        print("\n".join(map(printable, text.split("\n"))), flush=True)
+
+
+def near(path: Path) -> str:
+    """Return a path as a user would write it: relative, if it lies below the current folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -340,19 +443,37 @@ def main(arguments: list[str] | None = None) -> None:
     and exits with status 130.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    warnings.showwarning = warn
+    warnings.showwarning = safe_warning
     try:
         with terminable():
             status = app(args=repeated(words), prog_name="antipode", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
-        sentence, status = failure(error)
+        sentence, status = failure(located(error, words))
         if not sentence:
             raise
-        exit_with(sentence, status)
+        exit_with(printable(" ".join(sentence.split())), status)
     if status == 130:  # typer turns Ctrl-C into this status
         usual = INTERRUPTED.get(words[0], "interrupted")
-        exit_with(FRESH if "--overwrite" in words else usual, status)
+        fresh = "--overwrite" in words and words[0] != "finetune"
+        exit_with(FRESH if fresh else usual, status)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def located(error: BaseException, words: list[str]) -> BaseException:
+    """Return an error with the path that the command writes, if the system did not name any.
+
+    The system names no path if the disk is full or a file becomes too large.
+    """
+    if isinstance(error, OSError) and error.errno and not error.filename:
+        separate = [value for word, value in pairwise(words) if word == "--out"]
+        joined = [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
+        error.filename = next(iter(separate + joined), None)
+    return error
+
+
+def safe_warning(message: Any, category: Any, *where: Any, **options: Any) -> None:
+    """Print a warning in one line without control characters, since it may name files."""
+    warn(printable(" ".join(str(message).split())), category, *where, **options)
 
 
 REPEATABLE = ("--protocol", "--what", "--set")
@@ -387,4 +508,4 @@ def _is_value(option: str, word: str) -> bool:
     """Return True if a word can be a value of a repeatable option."""
     if option == "--set":
         return "=" in word
-    return ":" not in word and not Path(word).expanduser().exists()
+    return ":" not in word and not absolute(word).exists()

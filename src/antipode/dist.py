@@ -137,6 +137,15 @@ def any_rank(flag: bool, device: torch.device) -> bool:
     return bool(largest)
 
 
+def every_rank(flag: Tensor) -> Tensor:
+    """Return whether a flag () bool is True on all ranks; does not synchronise with the device."""
+    if world() == 1:
+        return flag
+    smallest = flag.to(torch.int32)
+    process.all_reduce(smallest, process.ReduceOp.MIN)
+    return smallest > 0
+
+
 def parallel(net: nn.Module, unused: bool) -> nn.Module:
     """Wrap the network in DDP, which averages gradients over the ranks.
 

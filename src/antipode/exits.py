@@ -18,6 +18,9 @@ INTERRUPTED = dict.fromkeys(
     "analyse": "interrupted; finished analyses are in analysis.json",
     "evaluate": "interrupted; finished scores are in scores.json, and the same command computes "
     "all scores again",
+    "finetune": "interrupted; no classifier was written, and the same command trains it again from "
+    "the start",
+    "predict": "interrupted; no file was written, and the same command predicts all images again",
 }
 # what a command with --overwrite prints
 FRESH = "interrupted; the same command without --overwrite resumes from what is on the disk"
@@ -54,12 +57,14 @@ def failure(error: BaseException) -> tuple[str, int]:
     """
     if hasattr(error, "format_message"):  # an error of typer's parser
         return _usage(error), 2
+    if type(error).__name__ == "InTrouble":  # training ended because the network is in trouble
+        return str(error), 3
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ in ("Abort", "Interrupted"):
         return str(error) or "interrupted", 130
     if isinstance(error, ConnectionError) and not error.errno:  # another rank failed
         return str(error), 1
     sentence = _of_system(error)
-    if not sentence and isinstance(error, ValueError | FileNotFoundError | MemoryError):
+    if not sentence and isinstance(error, ValueError | FileNotFoundError):
         sentence = str(error) or type(error).__name__
     return sentence, 2 if sentence else 1
 
@@ -70,6 +75,13 @@ def _of_system(error: BaseException) -> str:
         size = re.search(r"allocate (\d+) bytes", str(error))
         amount = f"{int(size[1]):,} bytes" if size else "memory"
         return f"not enough memory: cannot allocate {amount}, so choose smaller values"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        place = " on the GPU" if isinstance(error, RuntimeError) else ""
+        detail = str(error).partition(". ")[0]
+        return (
+            f"not enough memory{place}{f' ({detail})' if detail else ''}: choose a smaller batch "
+            "size, view size or data set"
+        )
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
         path = Path(os.fsdecode(error.filename))
         file = next((place for place in (path, *path.parents) if place.is_file()), path)

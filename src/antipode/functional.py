@@ -24,6 +24,7 @@ from antipode.core.negatives import InBatch
 from antipode.core.objective import Contrast
 from antipode.core.objective import centroid as mean_direction
 from antipode.core.scores import precise, product, raised, unit
+from antipode.core.streamed import Candidates, is_large, repulsion
 from antipode.types import Pair, Terms, fitted
 
 __all__ = [
@@ -209,8 +210,14 @@ def _queue_terms(
     if not len(negatives):
         raise ValueError(f"a contrast needs at least one negative, got {tuple(negatives.shape)}")
     query, keys = unit(query), unit(keys)
-    scores = product(query, raised(negatives).to(query.dtype))
-    return (query * keys).sum(-1).T / tau, torch.logsumexp(scores / tau, 1)
+    return (query * keys).sum(-1).T / tau, _repel(query, raised(negatives).to(query.dtype), tau)
+
+
+def _repel(query: Tensor, negatives: Tensor, tau: float | Tensor) -> Tensor:
+    """Return the log-sum-exp (N,) of the scores / tau of queries (N,D) and negatives (K,D)."""
+    if is_large(len(query), len(negatives), query.device):
+        return repulsion(query / tau, [Candidates(negatives)]).repel
+    return torch.logsumexp(product(query, negatives) / tau, 1)
 
 
 # Alignment without negatives

@@ -1,12 +1,40 @@
-"""Suggestions for misspelt names."""
+"""Names in messages: suggestions for misspelt names, and names that are safe to print."""
 
 import difflib
+import re
 from collections.abc import Iterable
+from typing import Any
+
+LONGEST = 60  # characters of a value in a message
+
+# Control characters (C0, DEL and C1, with which every escape sequence of a terminal starts), line
+# separators, controls of the writing direction, and surrogates, which stand for bytes that are not
+# valid UTF-8.
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Return a text that is safe to print: one line, without control characters.
+
+    Control characters become visible escapes such as \x1b. All other characters stay. Names of
+    files, archive members and runs may contain anything, and a terminal would obey their escape
+    sequences.
+    """
+    return UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def brief(value: Any, most: int = LONGEST) -> str:
+    """Return the representation of a value for a message, with at most `most` characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or deep nesting
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the known name that is most similar to `name`, or None if none is similar."""
-    matches = difflib.get_close_matches(str(name), list(known), 1, cutoff)
+    matches = difflib.get_close_matches(str(name)[:LONGEST], list(known), 1, cutoff)
     return matches[0] if matches else None
 
 
@@ -24,4 +52,4 @@ def unknown(kind: str, name: str, known: Iterable[str], cutoff: float = 0.5) -> 
 
     `kind` says what the name should name, such as "protocol".
     """
-    return ValueError(f"there is no {kind} {name!r}{did_you_mean(name, known, cutoff)}")
+    return ValueError(f"there is no {kind} {brief(name)}{did_you_mean(name, known, cutoff)}")

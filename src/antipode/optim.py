@@ -42,7 +42,11 @@ class Lars(Optimizer):
     A norm of u above 1e19 counts as infinite, so that r is 0. Scaling by the largest magnitude
     first would avoid this, but needs two more passes and takes three times as long in total on a
     CPU.
+
+    If `found_inf` () float is set and 1, a step changes nothing, as with torch's fused optimisers.
     """
+
+    found_inf: Tensor | None = None
 
     def __init__(
         self,
@@ -89,27 +93,58 @@ class Lars(Optimizer):
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
                 buffers = [self.state[p]["momentum_buffer"] for p in parameters]
-                _update(parameters, buffers, group)
+                _update(parameters, buffers, group, self.found_inf)
         return loss
 
 
-def _update(weights: list[Tensor], buffers: list[Tensor], group: dict[str, Any]) -> None:
-    """Update the momentum buffers and the weights of a group in place."""
+def _update(
+    weights: list[Tensor],
+    buffers: list[Tensor],
+    group: dict[str, Any],
+    found_inf: Tensor | None,
+) -> None:
+    """Update the momentum buffers and the weights of a group in place, unless `found_inf` is 1."""
     lr = group["lr"]
     momentum = group["momentum"]
     inside = group["variant"] == "inside"
     step = _scaled_gradients(weights, group)
     if inside:
         torch._foreach_mul_(step, lr)
-    torch._foreach_mul_(buffers, momentum)
-    torch._foreach_add_(buffers, step)
+    torch._foreach_mul_(buffers, _unless(found_inf, momentum, 1.0, buffers[0]))
+    torch._foreach_add_(buffers, _zeroed(step, found_inf))
     if group["nesterov"]:
         torch._foreach_add_(step, buffers, alpha=momentum)
     else:
         step = buffers
     # A product instead of the `alpha` of _foreach_sub_: `alpha` would copy a learning rate that is
     # a tensor on the device back to the host.
-    torch._foreach_sub_(weights, step if inside else list(torch._foreach_mul(step, lr)))
+    if not inside or found_inf is not None:
+        factor = _unless(found_inf, 1.0 if inside else lr, 0.0, weights[0])
+        step = list(torch._foreach_mul(step, factor))
+    torch._foreach_sub_(weights, step)
+
+
+def _unless(
+    found_inf: Tensor | None, usual: float | Tensor, otherwise: float, like: Tensor
+) -> float | Tensor:
+    """Return `usual`, or `otherwise` if `found_inf` is 1, in the type of `like`."""
+    if found_inf is None:
+        return usual
+    value = usual.to(like.dtype) if isinstance(usual, Tensor) else like.new_full((), usual)
+    return torch.where(found_inf > 0, otherwise, value)
+
+
+def _zeroed(tensors: list[Tensor], found_inf: Tensor | None) -> list[Tensor]:
+    """Set all numbers to 0 if `found_inf` is 1, also NaN and infinite ones; return the tensors.
+
+    The bits are multiplied as integers: as a float, 0 times NaN is NaN. torch has no `where` for
+    lists of tensors, and one kernel for each tensor would take longer.
+    """
+    if found_inf is not None:
+        kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensors[0].element_size()]
+        bits = [tensor.view(kind) for tensor in tensors]
+        torch._foreach_mul_(bits, (found_inf < 1).to(kind))
+    return tensors
 
 
 def _scaled_gradients(weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
@@ -190,6 +225,23 @@ def make(
         return _prepared(SGD(groups, momentum=momentum, nesterov=nesterov, **common))
     common["capturable"] = capturable and device.type == "cuda"  # torch requires a CUDA device
     return _prepared(AdamW(groups, betas=(momentum, 0.999), **common))
+
+
+def step_unless(optimiser: Optimizer, skip: Tensor | None) -> None:
+    """Take a step of the optimiser, unless `skip` () float is 1; None always takes it.
+
+    LARS and torch's fused optimisers read the flag on the device, so the host does not wait. The
+    others run on a CPU, where reading it takes no time, and on MPS devices, where the host waits.
+    """
+    on_device = isinstance(optimiser, Lars) or bool(optimiser.defaults.get("fused"))
+    if skip is None:
+        optimiser.step()
+    elif on_device:
+        optimiser.found_inf = skip  # type: ignore[attr-defined]
+        optimiser.step()
+        optimiser.found_inf = None  # type: ignore[attr-defined]
+    elif not skip:
+        optimiser.step()
 
 
 def set_rate(optimiser: Optimizer, lr: float) -> None:

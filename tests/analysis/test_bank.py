@@ -26,6 +26,7 @@ def test_hardness_is_the_naive_one(masked, monkeypatch):
         expected = {
             "mean": sum(cosines) / len(cosines),
             "hardest": max(cosines),
+            "repel": math.log(total / len(scores)),
             "mass": total / (total + pull),
             "top": sum(scores[:2]) / total,
             "effective": math.exp(-sum(s / total * math.log(s / total) for s in scores)),

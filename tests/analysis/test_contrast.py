@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from antipode import rng
 from antipode.analysis import contrast, formulas
 from antipode.analysis.embeddings import ViewEmbeddings
+from antipode.core.scores import unit
 from antipode.functional import npc_multiplier
 from tests.analysis.vectors import pairs
 from tests.reference import dcl, eqco
@@ -19,47 +21,109 @@ KINDS = pytest.mark.parametrize("kind", ["random", "clustered"])
 
 
 def circle(keys, count, queries):
-    """Return the negatives of each query, which are the next `count` keys, as lists."""
-    return [[keys[(i + 1 + j) % len(keys)] for j in range(count)] for i in range(queries)]
+    """Return the negatives of each query: the next `count` keys (V,N,D) of other images.
+
+    The views follow each other, and after the last key of the last view comes the first key.
+    """
+    views, images = keys.shape[:2]
+    places = [(view, image) for view in range(views) for image in range(images)]
+    lists = []
+    for i in range(queries):
+        others = [place for place in places[i + 1 :] + places[:i] if place[1] != i]
+        lists.append([keys[place] for place in others[:count]])
+    return lists
+
+
+def several(images, views):
+    """Return queries (N,D) and keys (V,N,D) of an image's views."""
+    seen = [side for seed in range(views) for side in pairs(images, seed=seed)]
+    return seen[0], torch.stack(seen[1 : views + 1])
+
+
+# views, images, numbers of negatives: below, at and above the number of other images
+DRAWS = [
+    (1, 20, 1),
+    (1, 20, 5),
+    (1, 20, 19),
+    (3, 8, 6),
+    (3, 8, 7),
+    (3, 8, 8),
+    (3, 8, 15),
+    (3, 8, 21),
+]
 
 
 @pytest.mark.parametrize("alpha", [None, 50.0])
-@pytest.mark.parametrize("count", [1, 5, 19])
-def test_the_bound_is_that_of_the_naive_loss(count, alpha):
-    q, k = pairs(20)
+@pytest.mark.parametrize(("views", "images", "count"), DRAWS)
+def test_the_bound_is_that_of_the_naive_loss(views, images, count, alpha):
+    q, k = several(images, views)
     found = formulas.information(formulas.query_terms(q[:7], k, count, TAU), count, alpha)
-    loss = eqco.loss(q[:7], k, circle(k, count, 7), TAU, alpha or count)
+    loss = eqco.loss(q[:7], k[0], circle(k, count, 7), TAU, alpha or count)
     assert found == pytest.approx(math.log(1 + (alpha or count)) - float(loss), abs=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [None, 50.0])
-@pytest.mark.parametrize("count", [1, 5, 19])
-def test_the_gradient_is_the_naive_one_and_autograd_s(count, alpha):
-    q, k = pairs(20)
+@pytest.mark.parametrize(("views", "images", "count"), DRAWS)
+def test_the_gradient_is_the_naive_one_and_autograd_s(views, images, count, alpha):
+    q, k = several(images, views)
     found = formulas.gradient(formulas.query_terms(q[:7], k, count, TAU), count, TAU, alpha)
-    naive = eqco.query_gradient(q[:7], k, circle(k, count, 7), TAU, alpha or count)
+    naive = eqco.query_gradient(q[:7], k[0], circle(k, count, 7), TAU, alpha or count)
     assert torch.allclose(found, naive.norm(dim=1), atol=1e-12)
     query = q[:7].clone().requires_grad_()
-    (7 * eqco.loss(query, k, circle(k, count, 7), TAU, alpha or count)).backward()
+    (7 * eqco.loss(query, k[0], circle(k, count, 7), TAU, alpha or count)).backward()
     assert torch.allclose(found, query.grad.norm(dim=1), atol=1e-12)
 
 
-def test_pieces_change_nothing(monkeypatch):
-    q, k = pairs(300)
-    whole = formulas.query_terms(q, k, 200, TAU)
-    monkeypatch.setattr(formulas, "CELLS", 1000)  # five rows at a time
-    for one, other in zip(whole, formulas.query_terms(q, k, 200, TAU), strict=True):
+@pytest.mark.parametrize("count", [200, 700])
+def test_pieces_change_nothing(count, monkeypatch):
+    q, k = several(300, 3)
+    whole = formulas.query_terms(q, k, count, TAU)
+    monkeypatch.setattr(formulas, "CELLS", 1000)  # five rows at a time, and one row
+    for one, other in zip(whole, formulas.query_terms(q, k, count, TAU), strict=True):
         assert torch.allclose(one, other, atol=1e-12)
 
 
-def test_every_key_but_the_own_is_drawn_once():
-    """With orthogonal keys all negative scores are zero, so the repulsion counts the keys."""
-    k = torch.eye(12, dtype=torch.float64)
-    for count in (1, 4, 11):
-        assert torch.allclose(
-            formulas.query_terms(k, k, count, TAU).repel.exp(),
-            torch.full((12,), float(count)).double(),
-        )
+@pytest.mark.parametrize("views", [1, 3])
+def test_keys_of_other_images_are_drawn_once_and_those_of_the_own_image_never(views):
+    """With tau = 1 and orthogonal keys, the repulsion of a query along its keys counts the keys.
+
+    Keys of the query's own image would add e^9, and any other key adds 1.
+    """
+    k = torch.eye(views * 12, dtype=torch.float64).unflatten(0, (views, 12))
+    q = 9 * k.sum(0)
+    for count in (1, 4, 11, 12, 22, 23, 33):
+        if count <= 11 * views:
+            found = formulas.query_terms(q, k, count, 1.0).repel.exp()
+            assert torch.allclose(found, torch.full((12,), float(count)).double()), count
+
+
+def test_65536_negatives_come_from_two_views_of_40000_images():
+    """As on CIFAR-10, which has fewer images than MoCo v2 has negatives on ImageNet."""
+    torch.manual_seed(0)
+    k = unit(torch.randn(2, 40_000, 8, dtype=torch.float64))
+    q = unit(torch.randn(2, 8, dtype=torch.float64))
+    found = formulas.query_terms(q, k, 65536, TAU)
+    for i in range(2):
+        first = torch.cat([k[0, i + 1 :], k[1, :i]])  # up to the second key of the own image
+        negatives = torch.cat([first, k[1, i + 1 :], k[0, :i]])[:65536]
+        scores = negatives @ q[i] / TAU
+        assert float(found.repel[i]) == pytest.approx(float(scores.logsumexp(0)), abs=1e-10)
+        centre = scores.softmax(0) @ negatives
+        assert float(found.distance[i]) == pytest.approx(float((centre - k[0, i]).norm()))
+
+
+def test_a_larger_draw_contains_a_smaller_one():
+    """Key j has a weight of 2^j, so that a sum of weights tells which keys were drawn."""
+    places = torch.arange(24, dtype=torch.float64)
+    k = (places * math.log(2)).reshape(3, 8, 1)  # not unit length: the score is the weight's log
+    q = torch.ones(8, 1, dtype=torch.float64)
+    drawn = [
+        [int(x) for x in formulas.query_terms(q, k, count, 1.0).repel.exp().round()]
+        for count in range(1, 22)
+    ]
+    for smaller, larger in pairwise(drawn):
+        for a, b in zip(smaller, larger, strict=True):
+            assert a & b == a and (b - a).bit_count() == 1
 
 
 @KINDS
@@ -67,7 +131,7 @@ def test_with_eqco_the_information_bounds_coincide_and_without_they_rise(kind):
     """Theorem 1: from K = 16 on, the bound is constant with the margin and rises with K without."""
     q, k = pairs(1100, kind=kind)
     counts = [16, 64, 256, 1024]
-    draws = [formulas.query_terms(q, k, count, TAU) for count in counts]
+    draws = [formulas.query_terms(q, k[None], count, TAU) for count in counts]
     with_margin = [
         formulas.information(draw, count, 1024.0) for draw, count in zip(draws, counts, strict=True)
     ]
@@ -81,7 +145,7 @@ def test_with_eqco_the_information_bounds_coincide_and_without_they_rise(kind):
 def test_with_eqco_gradients_vary_less_over_k_and_stay_below_theorem_2(kind):
     q, k = pairs(1025, kind=kind)
     counts = [4, 16, 64, 256, 1024]
-    draws = {count: formulas.query_terms(q, k, count, TAU) for count in counts}
+    draws = {count: formulas.query_terms(q, k[None], count, TAU) for count in counts}
     limit = formulas.ceiling(draws[1024], 1024, TAU, 1024.0)
     means = {}
     for name, alpha in (("with", 1024.0), ("without", None)):
@@ -99,7 +163,7 @@ def test_with_eqco_gradients_vary_less_over_k_and_stay_below_theorem_2(kind):
 
 def test_the_ceiling_is_theorem_2_written_out():
     q, k = pairs(9)
-    found = formulas.ceiling(formulas.query_terms(q, k, 8, TAU), 8, TAU, 50.0)
+    found = formulas.ceiling(formulas.query_terms(q, k[None], 8, TAU), 8, TAU, 50.0)
     for i in range(9):
         scores = [math.exp(float(q[i] @ k[j]) / TAU) for j in range(9)]
         mean = (sum(scores) - scores[i]) / 8
@@ -144,6 +208,7 @@ def subject(n=40, alpha=50.0):
         cache={},
         recipe=SimpleNamespace(views=SimpleNamespace(policy="none")),
         pairs=lambda: (torch.arange(n), ViewEmbeddings(z, z, z, z)),
+        keys=lambda: z[1:],
         rows=list,
         settings=lambda **settings: settings,
     )
@@ -156,7 +221,7 @@ def test_the_figure_of_gradients_has_mean_and_standard_deviation_over_queries():
     curves = contrast.gradient_norm(run)["curves"]
     for name, alpha in (("with EqCo", 50.0), ("without EqCo", None)):
         for place, count in enumerate((4, 16)):
-            naive = eqco.query_gradient(q, k, circle(k, count, 40), TAU, alpha or count)
+            naive = eqco.query_gradient(q, k, circle(k[None], count, 40), TAU, alpha or count)
             norms = naive.norm(dim=1).tolist()
             assert curves[f"mean {name}"]["x"][place] == count
             assert curves[f"mean {name}"]["y"][place] == pytest.approx(statistics.fmean(norms))
@@ -213,8 +278,8 @@ def test_the_bound_over_training_is_the_mean_of_each_epoch_by_the_constant_that_
 @pytest.mark.parametrize(("count", "queries"), [(0, 5), (10, 5), (-1, 5), (5, 11)])
 def test_draws_that_cannot_be_are_refused(count, queries):
     q, k = pairs(11)
-    with pytest.raises(ValueError, match=r"cannot be drawn .* 10 keys"):
-        formulas.query_terms(q[:queries], k[:10], count, TAU)
+    with pytest.raises(ValueError, match=r"cannot be drawn .* 1 x 10 keys.* 1 to 9 negatives"):
+        formulas.query_terms(q[:queries], k[None, :10], count, TAU)
 
 
 @pytest.mark.parametrize("batch", [0, 1, 12])

@@ -82,10 +82,25 @@ def test_seconds_is_the_median_without_the_first():
 
 def test_steps_of_training_are_timed_and_a_run_that_is_too_short_is_refused():
     recipe, splits = small_recipe("dcl"), small_splits()  # ten steps with batches of 16
-    found = cost.measure_steps(build(recipe, splits, Tiny()), 4)
-    assert found.images_per_second > 0 and found.peak is None
-    with pytest.raises(ValueError, match=r"only 10 steps, .* 20 are needed"):
-        cost.measure_steps(build(recipe, splits, Tiny()), 10)
+    found = cost.measure_steps(build(recipe, splits, Tiny()), 4, 2)
+    assert found.images_per_second > 0 and found.peak is None and found.others == 0
+    with pytest.raises(ValueError, match=r"only 10 steps, .* 8 steps after 3 steps of warm-up"):
+        cost.measure_steps(build(recipe, splits, Tiny()), 8, 3)
+
+
+def test_the_clock_starts_after_a_bank_is_full(monkeypatch):
+    recipe = small_recipe("adco", **{"method.bank": 60, "method.fill": True, "train.epochs": 4})
+    setup = build(recipe, small_splits(), Tiny())  # four steps of 16 fill the bank
+    steps = []
+
+    def now(device):
+        steps.append(int(setup.learner.step))
+        return float(len(steps))
+
+    monkeypatch.setattr(cost, "_now", now)
+    speed = cost.measure_steps(setup, 3, 2).images_per_second
+    assert steps == [4 + 1, 4 + 1 + 3]  # the step that fills the bank is the first of the warm-up
+    assert speed == 3 * 16
 
 
 def test_device_hours_are_the_table_s_unit():

@@ -258,6 +258,57 @@ def test_the_figures_of_eqco_have_a_curve_for_each_checkpoint_and_the_log_s_boun
     assert logged["y"][1] == pytest.approx(sum(row["mi_bound"] for row in rows) / len(rows))
 
 
+def with_images(path, count, monkeypatch, *, pairs, keys):
+    """Return the embeddings of a run on `count` images, with other limits of pairs and keys."""
+    monkeypatch.setattr("antipode.analysis.embeddings.PAIRS", (pairs, pairs))
+    monkeypatch.setattr("antipode.analysis.embeddings.KEYS", (keys, keys))
+    found = subject(path, images=None)
+    images = Memory(found.splits.pretrain.images[:count])
+    found.splits = Splits("digits", images, images, None, 8)
+    return found
+
+
+def test_keys_continue_the_pairs_and_come_in_several_views_if_images_are_few(trained, monkeypatch):
+    found = with_images(trained / "mocov2", 30, monkeypatch, pairs=20, keys=65)
+    keys, (_, seen) = found.keys(), found.pairs()
+    assert keys.shape == (3, 30, 16)  # 64 negatives need three views of 29 other images
+    assert torch.equal(keys[0, :20], seen.keys[-1])
+    drawn = torch.cat([seen.keys[0], keys.flatten(0, 1)])
+    assert len(drawn.unique(dim=0)) == len(drawn), "every key is a view of its own"
+    found.cache.clear()
+    found.views = found.eval_view  # without chance, all views of an image are equal
+    keys = found.keys()
+    assert torch.allclose(keys, keys[:1].expand_as(keys), atol=1e-5), "an image keeps its place"
+    assert not torch.allclose(keys, keys.roll(1, 1), atol=1e-3)
+
+
+def test_one_view_serves_if_there_are_enough_images(trained, monkeypatch):
+    found = with_images(trained / "mocov2", 100, monkeypatch, pairs=20, keys=65)
+    assert found.keys().shape == (1, 65, 16)
+    assert subject(trained / "mocov2", images=40).keys().shape == (1, 40, 16)
+
+
+def test_an_image_has_a_limited_number_of_views(trained, monkeypatch):
+    found = with_images(trained / "mocov2", 3, monkeypatch, pairs=20, keys=4097)
+    assert found.keys().shape == (8, 3, 16)
+
+
+def test_the_figures_of_eqco_draw_more_negatives_than_there_are_images(trained, monkeypatch):
+    found = with_images(trained / "mocov2", 100, monkeypatch, pairs=100, keys=257)
+    figure = contrast.gradient_norm(found)
+    curves, settings = figure["curves"], figure["settings"]
+    assert curves["mean with EqCo"]["x"] == [4, 16, 64, 256]
+    assert (settings["images"], settings["views"], settings["queries"]) == (100, 3, 100)
+
+
+def test_with_and_without_the_margin_the_gradients_meet_where_k_is_alpha(tmp_path):
+    home = begun("eqco", tmp_path / "run", **{"method.alpha": 16.0})
+    curves = analyse(home, what=["gradient-norm"], images=70)["run"]["gradient-norm"]["curves"]
+    ys = [curves[f"mean {name}"]["y"] for name in ("with EqCo", "without EqCo")]
+    assert curves["mean with EqCo"]["x"] == [4, 16, 64]
+    assert [a == b for a, b in zip(*ys, strict=True)] == [False, True, False]
+
+
 def test_without_a_queue_eqco_aims_at_the_largest_number_drawn(tmp_path):
     home = begun("simclr", tmp_path / "run")
     results = analyse(home, what=["gradient-norm"], images=70)["run"]["gradient-norm"]
@@ -303,12 +354,42 @@ def test_a_bank_s_drift_is_measured_between_checkpoints(trained):
 def test_steps_are_measured_on_the_device_at_hand(trained):
     embeddings = subject(trained / "mocov2")
     values, notes = {}, []
-    cost._measure_here(embeddings, values, notes)  # the run has six steps, and ten are needed
-    assert not values and "only 6 steps" in notes[0]
-    longer = embeddings.recipe.train.model_copy(update={"epochs": 4})
-    embeddings.run.recipe = embeddings.recipe.model_copy(update={"train": longer})
     cost._measure_here(embeddings, values, notes)
-    assert list(values) == ["images per second here"] and "not compiled" in notes[1]
+    assert list(values) == ["images per second here", "device-hours per epoch here"]
+    images = len(embeddings.splits.pretrain)
+    hours = images / values["images per second here"] / 3600
+    assert values["device-hours per epoch here"] == pytest.approx(hours)
+    assert notes == [
+        f"speed here: 3 training steps of batch {embeddings.recipe.train.batch} on cpu"
+    ]
+
+
+@pytest.mark.parametrize("method", ["mocov2", "adco"])
+def test_a_short_run_is_lengthened_to_time_its_steps(trained, monkeypatch, method):
+    """The runs have six steps, and more are timed."""
+    monkeypatch.setattr(cost, "STEPS", (8, 8))
+    values, notes = {}, []
+    cost._measure_here(subject(trained / method), values, notes)
+    assert values["images per second here"] > 0
+
+
+def test_no_speed_is_given_if_the_gpu_is_shared(trained, monkeypatch):
+    measured = cost.StepCost(100.0, 7, 3 << 30)
+    monkeypatch.setattr(cost, "measure_steps", lambda *_: measured)
+    values, notes = {}, []
+    cost._measure_here(subject(trained / "mocov2"), values, notes)
+    assert values == {"peak memory of a step (bytes)": 7}
+    assert "other processes hold 3.0 GiB of cpu" in notes[0]
+
+
+def test_steps_that_cannot_be_taken_here_are_a_note(trained, monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError("no memory\nmore lines")
+
+    monkeypatch.setattr(cost, "measure_steps", fail)
+    values, notes = {}, []
+    cost._measure_here(subject(trained / "mocov2"), values, notes)
+    assert not values and notes == ["no training step could be measured here: no memory"]
 
 
 def test_fresh_keys_are_of_other_images_than_the_queries(trained):
@@ -459,7 +540,7 @@ def test_a_run_s_figures_are_those_of_its_embeddings(trained):
     one = subject(trained / "mocov2", images=70)
     _, seen = one.pairs()
     found = {name: analyses()[name].run([one])[0]["curves"] for name in CONTRAST}
-    draw = formulas.query_terms(seen.query[0], seen.keys[1], 16, one.tau)
+    draw = formulas.query_terms(seen.query[0], seen.keys[1:], 16, one.tau)
     assert found["mi-bound"]["with EqCo"]["y"][1] == formulas.information(draw, 16, 300.0)
     assert found["mi-bound"]["without EqCo"]["y"][1] == formulas.information(draw, 16)
     assert found["gradient-norm"]["mean with EqCo"]["y"][1] == float(

@@ -129,3 +129,35 @@ def test_masks_that_cannot_be_read_and_unknown_sets_are_refused(tmp_path):
     with pytest.raises(ValueError, match=sentence):
         detection("cifar10", "train", tmp_path)
     assert torch.equal(mask([[0, 0, 1, 1]], 4, 4), torch.zeros(4, 4, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("outline", "sentence"),
+    [
+        ({"counts": [4, 4, 9]}, "are not those of 4 x 4 pixels"),
+        ({"counts": [4, -4, 16]}, "are not those of 4 x 4 pixels"),
+        ({"counts": [10**18, 1]}, "are not those of 4 x 4 pixels"),
+        ({"counts": [16.0]}, "are not those of 4 x 4 pixels"),
+        ({}, "are not those of 4 x 4 pixels"),
+        ("x", "neither polygons nor run lengths"),
+        ([1, 2, 3], "is not a list of x, y"),
+        ([[1, 2, 3]], "is not a list of x, y"),
+        ([[0, 0, 1, 1, 2, "a"]], "'a' is not a coordinate"),
+        ([[0, 0, 1, 1, 2, 1e300]], "1e.300 is not a coordinate"),
+        ([[0, 0, 1, 1, 2, None]], "None is not a coordinate"),
+    ],
+)
+def test_outlines_that_cannot_be_are_refused(outline, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        mask(outline, 4, 4)
+
+
+def test_an_outline_that_cannot_be_is_named_with_its_image(tmp_path):
+    coco(tmp_path / "coco")
+    file = tmp_path / "coco" / "annotations" / "instances_val2017.json"
+    content = json.loads(file.read_text())
+    content["annotations"][1]["segmentation"]["counts"] = [5]
+    file.write_text(json.dumps(content))
+    objects = detection("coco", "test", tmp_path)
+    with pytest.raises(ValueError, match=r"an object in 30.jpg cannot be used: its run lengths"):
+        objects[0]

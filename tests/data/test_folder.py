@@ -15,8 +15,10 @@ from torchvision.datasets import ImageFolder
 
 from antipode.data.loader import Loader
 from antipode.data.sources.catalog import load
-from antipode.data.sources.folder import tree, walk
+from antipode.data.sources.folder import tree
+from antipode.data.sources.image_names import Names, Numbered
 from antipode.data.sources.source import BrokenImages
+from antipode.data.sources.walk import walk
 from antipode.data.views.views import views
 
 
@@ -351,3 +353,52 @@ def test_arrays_of_five_bands_among_those_of_three_channels_are_listed(tmp_path)
 
 def test_the_size_is_that_of_small_images(tmp_path):
     assert opened(classes(tmp_path)).size == 30
+
+
+@pytest.mark.parametrize("names", [[], ["a"], ["a", "", "b/é", "caf\udce9"]])
+def test_names_are_a_sequence_of_texts(names):
+    made = Names(names)
+    assert list(made) == names and len(made) == len(names)
+    assert [made[at] for at in range(len(names))] == names
+    assert [made[at - len(names)] for at in range(len(names))] == names
+    assert names == [] or made[np.int64(0)] == names[0]
+    for wrong in (len(names), -len(names) - 1):
+        with pytest.raises(IndexError, match=f"out of range for {len(names)} images"):
+            made[wrong]
+    assert list(Numbered(2)) == ["image 0", "image 1"]
+
+
+def test_one_long_name_does_not_widen_the_others():
+    made = Names([*map(str, range(1000)), "x" * 4000])
+    assert len(made.joined) < 7000 and made[1000] == "x" * 4000
+
+
+def test_slow_disks_are_read_by_threads_with_the_same_result(tmp_path, monkeypatch):
+    broken(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = tree(tmp_path)
+        monkeypatch.setattr("antipode.data.sources.walk.SLOW", 0)
+        monkeypatch.setattr("antipode.data.sources.walk.BLOCK", 3)
+        found = tree(tmp_path)
+    assert list(found.names) == list(expected.names) and found.skipped == expected.skipped
+    assert found.read.starts.tolist() == expected.read.starts.tolist()
+
+
+def test_a_jpeg_with_a_large_thumbnail_is_opened(tmp_path):
+    exif = Image.Exif()
+    exif[0x010E] = "x" * 20_000
+    photograph(tmp_path / "a.jpg", exif=exif)
+    assert len(tree(tmp_path)) == 1
+
+
+def test_files_that_are_longer_than_any_image_are_listed(tmp_path, monkeypatch):
+    classes(tmp_path)
+    (tmp_path / "cat" / "long.png").write_bytes(bytes(9000))
+    monkeypatch.setattr("antipode.data.sources.headers.BYTES", 8999)
+    with pytest.warns(BrokenImages, match=r"cat/long.png has 9,000 bytes, more than the limit"):
+        source = tree(tmp_path)
+    assert len(source) == 20
+    monkeypatch.setattr("antipode.data.sources.headers.BYTES", 10)
+    with pytest.raises(ValueError, match="more than the limit of 10"):
+        source.read(0)

@@ -215,7 +215,7 @@ def test_a_reason_of_several_lines_is_told_whole(workers):
     source = decoded(8, broken=range(8), reason="it is so\n  for this reason")
     with (
         warnings.catch_warnings(),
-        pytest.raises(ValueError, match=r"^8 images .* it is so\n  for this reason$"),
+        pytest.raises(ValueError, match=r"^8 images .* it is so\\n  for this reason$"),
     ):
         warnings.simplefilter("ignore")
         run(source, batch=4, epochs=1, workers=workers)

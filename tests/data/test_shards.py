@@ -108,6 +108,55 @@ def test_a_shard_that_is_cut_short_is_refused_or_said_to_be(tmp_path):
     assert len(places) == 3 and "may be truncated" in skipped[0].reason
 
 
+def test_every_changed_byte_of_a_header_is_noticed(tmp_path):
+    path = shard(tmp_path / "a.tar", samples(0, 3))
+    whole = path.read_bytes()
+    at = whole.index(b"0001.png")
+    for place in range(at, at + 512, 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 64]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"a.tar is damaged at byte [\d,]+, after 2 files"):
+            index_shard(path)
+
+
+def test_archives_that_were_joined_are_refused_and_padding_is_not(tmp_path):
+    path = shard(tmp_path / "a.tar", samples(0, 3))
+    whole = path.read_bytes()
+    path.write_bytes(whole + bytes(100_000))
+    assert len(index_shard(path)[0]) == 3 and not index_shard(path)[1]
+    path.write_bytes(whole + bytes(100_000) + whole)
+    sentence = rf"continues at byte {len(whole) + 100_000:,}, after the end of its archive of 6 "
+    with pytest.raises(ValueError, match=sentence):
+        index_shard(path)
+
+
+def test_a_second_image_of_a_sample_is_listed(tmp_path):
+    path = shard(tmp_path / "a.tar", [("a.png", photograph()), ("a.webp", photograph(1))])
+    places, skipped = index_shard(path)
+    assert len(places) == 1 and [skip.name for skip in skipped] == ["a.tar:a.webp"]
+
+
+def test_large_class_numbers_are_names_of_classes_and_small_ones_are_kept(tmp_path):
+    def labels(*numbers):
+        members = [(f"{at}.cls", str(number).encode()) for at, number in enumerate(numbers)]
+        images = [(f"{at}.png", photograph(at)) for at in range(len(numbers))]
+        splits = load(f"webdataset:{shard(tmp_path / 'a.tar', images + members)}")
+        return splits.train.labels.tolist(), splits.classes
+
+    assert labels(2, 0) == ([2, 0], ["0", "1", "2"])
+    assert labels(9_999, 0)[0] == [9_999, 0]
+    assert labels(60_000_000, 7) == ([1, 0], ["7", "60000000"])
+    for number in (-1, 1 << 63, "1.5", "9" * 5000):
+        with pytest.raises(
+            ValueError, match=r"1.cls (contains the label|does not contain a label)"
+        ):
+            labels(0, number)
+
+
+def test_a_pattern_of_too_many_shards_is_refused():
+    with pytest.raises(ValueError, match="stands for 10,000,000,000 shards"):
+        list(expand_ranges("a-{00000..99999}-{00000..99999}.tar"))
+
+
 def test_labels_may_be_in_json_and_may_be_missing(tmp_path):
     path = shard(
         tmp_path / "a.tar", [("a.png", photograph()), ("a.json", json.dumps({"label": 4}).encode())]

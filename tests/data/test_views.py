@@ -288,6 +288,14 @@ def test_adcos_crops_are_the_released_ones():
     assert all(numbers(view)[2:] == TABLE["mocov2"][2:] for view in make.policy)
 
 
+def test_adcos_crops_on_cifar_have_the_colours_of_single_crops_there():
+    make = views("adco-multicrop-cifar", size=32)
+    crops = [view.operations[0] for view in make.policy]
+    released = [view.operations[0] for view in views("adco-multicrop", size=32).policy]
+    assert crops == released and make.sizes == [32, 32, 27, 23, 18, 14]
+    assert all(numbers(view)[2:] == TABLE["simclr-cifar"][2:] for view in make.policy)
+
+
 @pytest.mark.parametrize(("size", "small"), [(32, 16), (96, 48), (224, 96)])
 def test_dclws_small_crops_follow_the_size(size, small):
     assert views("dclw-multicrop", size=size).sizes == [size] * 2 + [small] * 6

@@ -73,7 +73,9 @@ def training(roots, kind):
     return detect.build(task(roots, name), len(objects.classes), quick(settings)), objects, settings
 
 
-@pytest.mark.parametrize("settings", [detect.VOC, detect.COCO, detect.MASKS])
+@pytest.mark.parametrize(
+    "settings", [detect.VOC, detect.COCO, detect.COCO_AS_PRINTED, detect.MASKS]
+)
 def test_the_rate_warms_up_from_a_thousandth_and_falls_tenfold(settings):
     line = [settings.rate(step) / settings.lr for step in range(settings.warmup + 1)]
     assert line[0] == pytest.approx(1e-3) and line[-1] == 1
@@ -93,6 +95,9 @@ def test_the_schedules_are_those_of_the_papers_in_epochs():
     assert round(detect.VOC.iterations * 16 / voc) == 23
     assert round(detect.COCO.iterations * 16 / coco) == 12
     assert detect.VOC.sides[0] == 480 and detect.COCO.sides[0] == 640
+    printed = detect.COCO_AS_PRINTED  # EqCo, appendix B.5: .2, lowered at epochs 7 and 11 of 12
+    assert printed.lr == 0.2
+    assert [12 * fall / printed.iterations for fall in printed.falls] == [7, 11]
     for settings in (detect.VOC, detect.COCO, detect.MASKS):
         assert settings.sides[-1] == 800 and {b - a for a, b in pairwise(settings.sides)} == {32}
 
@@ -278,14 +283,15 @@ def test_another_seed_is_another_training(roots):
 
 def test_the_protocols_run_these_settings_on_these_data(monkeypatch):
     expected = {
-        "detect-voc": ("c4", "voc07+12"),
-        "detect-coco": ("fpn", "coco"),
-        "segment-coco": ("mask-fpn", "coco"),
+        "detect-voc": (detect.VOC, "voc07+12"),
+        "detect-coco": (detect.COCO, "coco"),
+        "detect-eqco": (detect.COCO_AS_PRINTED, "coco"),
+        "segment-coco": (detect.MASKS, "coco"),
     }
-    for name, (detector, data) in expected.items():
+    for name, (settings, data) in expected.items():
         protocol = protocols()[name]
-        monkeypatch.setattr(detect, "run", lambda task, settings: (task, settings.detector))
-        assert protocol.data == data and protocol.run("the task") == ("the task", detector)
+        monkeypatch.setattr(detect, "run", lambda task, settings: (task, settings))
+        assert protocol.data == data and protocol.run("the task") == ("the task", settings)
 
 
 @pytest.mark.parametrize(

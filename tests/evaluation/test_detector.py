@@ -80,6 +80,19 @@ def test_the_head_of_c4_is_layer4_one_more_batch_norm_and_the_mean(slim):
     torch.testing.assert_close(head(crops), expected, rtol=1e-3, atol=1e-5)
 
 
+def test_every_layer_of_the_head_of_fpn_has_batch_norm(slim):
+    """EqCo, appendix B.5: "the additional initialized layers are also equipped with BN"."""
+    head = DETECTORS["fpn"](slim, 3, SMALL).roi_heads.box_head
+    leaves = [module for module in head.modules() if not list(module.children())]
+    weighted = [at for at, leaf in enumerate(leaves) if isinstance(leaf, nn.Conv2d | nn.Linear)]
+    assert [type(leaves[at]) for at in weighted] == 4 * [nn.Conv2d] + [nn.Linear]
+    for at in weighted:
+        assert isinstance(leaves[at + 1], BatchNorm) and isinstance(leaves[at + 2], nn.ReLU)
+    crops = torch.randn(6, SMALL.width, 7, 7)
+    assert head(crops).shape == (6, 4 * SMALL.width)
+    assert head.eval()(crops[:0]).shape == (0, 4 * SMALL.width), "an image may have no proposal"
+
+
 @pytest.mark.parametrize("name", DETECTORS)
 def test_every_weight_is_trained_and_none_of_the_given_one(slim, name):
     before = copy.deepcopy(slim.state_dict())
@@ -99,8 +112,8 @@ def test_every_weight_is_trained_and_none_of_the_given_one(slim, name):
 def test_every_batch_norm_takes_statistics_over_all_ranks_and_none_is_frozen(slim, name):
     detector = DETECTORS[name](slim, 3, SMALL)
     norms = [module for module in detector.modules() if "BatchNorm" in type(module).__name__]
-    # one in the head; or two per level of the pyramid, with or without four in the head
-    more = {"c4": 1, "fpn": 8 + 4, "mask-fpn": 8}[name]
+    # one in the head; or two per level of the pyramid, with or without five in the head
+    more = {"c4": 1, "fpn": 8 + 5, "mask-fpn": 8}[name]
     assert len(norms) == sum(isinstance(module, nn.BatchNorm2d) for module in slim.modules()) + more
     assert all(
         isinstance(module, BatchNorm) and module.groups == 1 and module.training for module in norms

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -25,14 +26,16 @@ from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD, Splits
 from antipode.evaluation import protocol
 from antipode.evaluation.features import extract
-from antipode.evaluation.score import Result
+from antipode.evaluation.score import Result, Score
 from antipode.nets import weights as weights_module
 from antipode.nets.backbone import backbone
-from antipode.nets.weights import Normal, start, tensors, write
+from antipode.nets.weight_file import About, Normal
+from antipode.nets.weights import start, tensors, write
 from antipode.runs import network as network_module
 from antipode.runs import run as run_module
 from antipode.runs.folder import RunFolder
 from antipode.runs.run import opened
+from tests.evaluation.classes import bright, task
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +66,9 @@ def test_a_score_carries_all_that_it_takes_to_repeat_it(run):
         "seed",
         "epoch",
         "more",
+        "low",
+        "high",
+        "chance",
     } == set(score)
     assert (score["data"], score["split"], score["n"], score["epoch"]) == (
         "digits",
@@ -156,11 +162,11 @@ def test_weights_of_a_network_for_colours_see_grey_as_before(tmp_path):
     net = backbone("resnet10-slim", stem="small")
     torch.save(net.state_dict(), tmp_path / "colours.pth")
     grey = backbone("resnet10-slim", stem="small", channels=1)
-    start(grey, "resnet10-slim", str(tmp_path / "colours.pth"))
+    start(grey, "resnet10-slim", str(tmp_path / "colours.pth"), "small")
     x = torch.rand(4, 1, 16, 16)
     with torch.no_grad():
         assert torch.allclose(grey.eval()(x), net.eval()(x.expand(-1, 3, -1, -1)), atol=1e-5)
-    name = f"file:{tmp_path}/colours.pth@resnet10-slim"
+    name = f"file:{tmp_path}/colours.pth@resnet10-slim:small"
     assert antipode.evaluate(name, data="digits", out=tmp_path / "scored")["knn"].value > 10
 
 
@@ -222,7 +228,7 @@ def test_a_file_of_the_runs_own_weights_scores_as_the_run(run, tmp_path, prefix)
     state = {f"{prefix}{name}": value for name, value in tensors(run.backbone()).items()}
     torch.save({"model": state}, tmp_path / "own.pth")
     foreign = antipode.evaluate(
-        f"file:{tmp_path}/own.pth@resnet10-slim", data="digits", out=tmp_path / "foreign"
+        f"file:{tmp_path}/own.pth@resnet10-slim:small", data="digits", out=tmp_path / "foreign"
     )
     assert foreign["knn"].value == antipode.evaluate(run)["knn"].value
 
@@ -332,14 +338,14 @@ def test_a_score_that_cannot_be_filed_is_still_given(run, monkeypatch):
     """Neither scores nor features can be written to the folder of another user."""
     (run.path / "scores.json").unlink(missing_ok=True)
     shutil.rmtree(run.path / "features", ignore_errors=True)
-    plain_open = Path.open
+    plain_open = os.open
 
-    def locked(path, mode="r", *rest, **more):
-        if run.path in path.parents and mode not in ("r", "rb"):
+    def locked(path, flags, *rest, **more):
+        if run.path in Path(path).parents and flags & (os.O_WRONLY | os.O_RDWR):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return plain_open(path, mode, *rest, **more)
+        return plain_open(path, flags, *rest, **more)
 
-    monkeypatch.setattr(Path, "open", locked)
+    monkeypatch.setattr(os, "open", locked)
     with pytest.warns(
         UserWarning, match=r"cannot be written to \(Permission denied\): knn20 cannot be added"
     ):
@@ -373,7 +379,7 @@ def test_networks_do_not_share_a_folder_with_a_run_or_each_other(run, tmp_path):
     torch.save(backbone("resnet10-slim", stem="half").state_dict(), file)
     for data in ("shapes", "shapes", f"packed:{pack('shapes', tmp_path / 'pack')}"):
         antipode.evaluate(
-            f"file:{file}@resnet10-slim", ["knn20"], data=data, out=tmp_path / "theirs"
+            f"file:{file}@resnet10-slim:half", ["knn20"], data=data, out=tmp_path / "theirs"
         )
     # the packed data set is another data set, so its score has another name
     assert len(RunFolder(tmp_path / "theirs").read_json("scores.json")) == 2
@@ -411,10 +417,11 @@ def test_pretraining_never_sees_labels(tmp_path, monkeypatch):
 
 def test_every_protocol_of_the_contract_is_there():
     names = (
-        "knn knn20 knn200 knn-head linear linear-simo linear-eqco-simclr linear-jcl linear-adco "
-        "linear-simclr linear-byol linear-simsiam linear-fast semi-1 semi-10 svm-voc07 lowshot-svm "
-        "linear-places205 linear-adco-places205 linear-inat18 detect-voc detect-coco segment-coco "
-        "alignment-uniformity"
+        "retrieval knn knn10 knn20 knn20-weighted knn200 knn-head linear linear-simo "
+        "linear-eqco-simclr linear-jcl "
+        "linear-adco linear-msbreg linear-simclr linear-byol linear-simsiam linear-fast semi-1 "
+        "semi-10 svm-voc07 lowshot-svm linear-places205 linear-adco-places205 linear-inat18 "
+        "detect-voc detect-coco detect-eqco segment-coco alignment-uniformity"
     )
     assert set(names.split()) <= set(antipode.list_protocols())
     for name, one in protocol.protocols().items():
@@ -450,7 +457,29 @@ def test_a_result_is_a_score_with_its_protocol(run, monkeypatch):
     assert (score.value, score.unit, score.n, score.more) == (12.0, "points", 7, {"b": 2.0})
     assert score.settings == {"size": 8, "a": 1}, "a score records the size of the views"
     assert (score.split, score.epoch, score.seed) == ("validation", "best", 5)
-    assert score.line() == "toy: 12.00 points, b 2.00 (digits validation, n = 7)"
+    assert score.line() == str(score) == "toy: 12.00 points, b 2.00 (digits validation, n = 7)"
+    assert (score.low, score.high, score.chance) == (None, None, None)
+
+
+def test_a_score_is_printed_in_one_line_with_its_interval_and_chance(run, monkeypatch):
+    settings = {"a long list": list(range(100))}
+    result = Result(83.4, "%", settings, 7, {"b": 2.0}, low=81.25, high=85.5, chance=10.0)
+    monkeypatch.setitem(protocol.protocols(), "toy", protocol.Protocol(lambda task: result, ""))
+    score = antipode.evaluate(run, protocols=["toy"])["toy"]
+    head = "toy: 83.40 % [81.25, 85.50], chance 10.00"
+    assert str(score) == f"{head}, b 2.00 (digits test, n = 7)"
+    assert repr({"toy": score}) == "{'toy': Score(" + head + ", digits test, n = 7)}"
+
+
+def test_scores_of_earlier_versions_stay_and_are_still_scores(run):
+    """They have no interval and no chance level."""
+    new = antipode.evaluate(run, ["knn20"])["knn20"]
+    old = {key: value for key, value in new.json().items() if key not in ("low", "high", "chance")}
+    (run.path / "scores.json").write_text(json.dumps({"knn": old}))
+    antipode.evaluate(run, ["knn20"])
+    assert run.scores == {"knn": old, "knn20": new.json()}
+    assert Score(**old) == replace(new, low=None, high=None, chance=None)
+    assert str(Score(**old)).startswith(f"knn20: {new.value:.2f} % top-1, ")
 
 
 def test_of_several_protocols_one_that_does_not_fit_does_not_cost_the_others(tmp_path):
@@ -563,7 +592,8 @@ def test_a_network_sees_other_images_as_it_saw_its_own(run, tmp_path, monkeypatc
 def test_weights_with_imagenets_stem_see_pixels_as_imagenets_are(tmp_path):
     for stem, expected in (("imagenet", Normal(IMAGENET_MEAN, IMAGENET_STD)), ("small", None)):
         torch.save(backbone("resnet18", stem=stem).state_dict(), tmp_path / f"{stem}.pth")
-        assert opened(f"file:{tmp_path / stem}.pth@resnet18", data="cifar10").normal == expected
+        name = f"file:{tmp_path / stem}.pth@resnet18:{stem}"
+        assert opened(name, data="cifar10").normal == expected
     assert opened("random:resnet18", data="cifar10").normal is None
 
 
@@ -579,12 +609,13 @@ def test_weights_of_a_run_say_how_pixels_were_normalised(run):
         save_file(
             tensors(run.backbone()), "theirs.safetensors", metadata={"pixels": text, "mean": "0.5"}
         )
-        assert opened("file:theirs.safetensors@resnet10-slim", data="digits").normal is None
+        name = "file:theirs.safetensors@resnet10-slim:small"
+        assert opened(name, data="digits").normal is None
 
 
 def test_the_same_weights_are_the_same_file(run, tmp_path):
     for name in "abcdef":
-        write(run.backbone(), tmp_path / name, Normal((0.5,), (0.25,)))
+        write(run.backbone(), tmp_path / name, About(normal=Normal((0.5,), (0.25,))))
     assert len({(tmp_path / name).read_bytes() for name in "abcdef"}) == 1
 
 
@@ -690,3 +721,78 @@ def test_a_caller_without_gradients_scores_and_analyses_all_the_same(tmp_path):
     with torch.inference_mode():
         assert antipode.evaluate(run, ["semi-10"])["semi-10"].value == plain
         assert "skipped" not in antipode.analyse(run, ["cost"])["run"]["cost"]
+
+
+# The protocols for a user who names none
+
+
+def several(splits):
+    """Return the splits with rows of labels, one column per class."""
+    train, test = (
+        replace(part, labels=nn.functional.one_hot(part.labels))
+        for part in (splits.train, splits.test)
+    )
+    return replace(splits, train=train, test=test)
+
+
+def bare(splits):
+    """Return the splits without labels."""
+    train, test = (replace(part, labels=None) for part in (splits.train, splits.test))
+    return replace(splits, pretrain=train, train=train, test=test)
+
+
+LABEL_FREE = ("retrieval", "alignment-uniformity")
+USUAL = {
+    "200 train images": (bright(train=200), ("knn",)),
+    "fewer than 200": (bright(train=199), ("knn20",)),
+    "fewer than 20": (bright(train=19), ("knn10",)),
+    "fewer than 10": (bright(train=9), LABEL_FREE),
+    "no labels": (bare(bright(train=200)), LABEL_FREE),
+    "no labels at all": (
+        replace(bright(), train=replace(bright().train, labels=torch.full((64,), -1))),
+        LABEL_FREE,
+    ),
+    "no test images": (replace(bright(), test=None), LABEL_FREE),
+}
+
+
+@pytest.mark.parametrize("case", USUAL)
+def test_the_usual_protocols_follow_from_the_labels(case):
+    splits, names = USUAL[case]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert protocol.usual(task(splits)) == names
+
+
+def test_labels_that_knn_cannot_use_are_reported():
+    some = replace(bright(), train=replace(bright().train, labels=torch.arange(64) % 3 - 1))
+    for splits, reason in (
+        (several(bright()), "kNN needs one class per image, but images of bright have several"),
+        (some, "22 of the 64 train images of bright have no label"),
+    ):
+        message = f"^scored by retrieval and alignment-uniformity instead of kNN: {reason}"
+        with pytest.warns(UserWarning, match=message):
+            assert protocol.usual(task(splits)) == LABEL_FREE
+
+
+def test_without_labels_a_run_is_scored_by_what_needs_none(run, tmp_path):
+    images = torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8)
+    scores = antipode.evaluate(run, data=TensorDataset(images))
+    assert tuple(scores) == LABEL_FREE
+    assert scores["retrieval"].n == 40 and scores["retrieval"].split == "train"
+    assert {f"{name}@TensorDataset" for name in LABEL_FREE} <= set(run.scores)
+    with pytest.raises(ValueError, match=r"has no labels .* use retrieval, which needs none"):
+        antipode.evaluate(run, "linear-fast", data=TensorDataset(images))
+    assert list(antipode.evaluate(run)) == ["knn"]
+
+
+def test_what_needs_no_labels_needs_no_test_images(run):
+    """All images of your own data set are used. Only protocols with labels hold some out."""
+    data = own(45, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        score = antipode.evaluate(run, "retrieval", data=data)["retrieval"]
+    assert (score.n, score.split) == (45, "train")
+    with pytest.warns(UserWarning, match="is scored on 3 of its labelled images"):
+        both = antipode.evaluate(run, ["retrieval", "linear-fast"], data=data)
+    assert both["retrieval"] == score and both["linear-fast"].n == 3

@@ -52,5 +52,8 @@ def test_a_folder_is_trained_on_and_scored(photos, tmp_path):
         "out": tmp_path / "run",
     }
     run = antipode.pretrain(**given, overrides=values, quiet=True)
-    score = antipode.evaluate(run, ["knn20", "linear-fast"])
+    score = antipode.evaluate(run, ["knn20", "linear-fast", "retrieval"])
     assert score["linear-fast"].value > 90 and set(run.scores) >= {"knn20", "linear-fast"}
+    cpu = antipode.evaluate(run, "retrieval", device="cpu")["retrieval"]
+    assert score["retrieval"].n == cpu.n == 48
+    assert score["retrieval"].value == pytest.approx(cpu.value, abs=6)  # of 96 views

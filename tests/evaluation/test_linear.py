@@ -155,6 +155,7 @@ RATES = {
     "linear-simclr": (1.6, half_cosine(90), 90, 4096),
     "linear-byol": (1.6, half_cosine(80), 80, 1024),
     "linear-simsiam": (1.6, lambda e, i, n: (1 + math.cos(math.pi * e / 90)) / 2, 90, 4096),
+    "linear-msbreg": (0.8, tenfold(480, 500), 520, 2048),
     "linear-places205": (0.2, tenfold(9, 19), 28, 256),
     "linear-inat18": (0.2, tenfold(28, 56), 84, 256),
     "linear-adco-places205": (5, half_cosine(12), 100, 256),

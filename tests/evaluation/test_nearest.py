@@ -154,7 +154,14 @@ def naive(train, test, k, tau):
 
 @pytest.mark.parametrize(
     ("name", "k", "tau"),
-    [("knn", 200, 0.07), ("knn20", 20, None), ("knn200", 200, None), ("knn-head", 200, 0.07)],
+    [
+        ("knn", 200, 0.07),
+        ("knn10", 10, None),
+        ("knn20", 20, None),
+        ("knn20-weighted", 20, 0.07),
+        ("knn200", 200, None),
+        ("knn-head", 200, 0.07),
+    ],
 )
 def test_protocols_are_the_naive_vote(name, k, tau):
     head = nn.Linear(24, 3)
@@ -199,7 +206,21 @@ WRONG = {
         lambda: weighed(labelled(nn.functional.one_hot)),
         "one class per image, but images of bright have several",
     ),
-    "no labels": ("knn20", lambda: weighed(labelled(lambda y: None)), "no labels"),
+    "too few even for fewer neighbours": (
+        "knn20",
+        lambda: weighed(bright(train=8)),
+        "20 nearest .* bright has 8: use linear-fast",
+    ),
+    "few neighbours": (
+        "knn20",
+        lambda: weighed(bright(train=16)),
+        "bright has 16: use knn10 or linear-fast",
+    ),
+    "no labels": (
+        "knn20",
+        lambda: weighed(labelled(lambda y: None)),
+        "has no labels for its train images, .* use retrieval, which needs none",
+    ),
     "one class": ("knn20", lambda: weighed(labelled(torch.zeros_like)), "one class only"),
     "no test images": ("knn20", lambda: weighed(replace(bright(), test=None)), "no test split"),
     "no head": ("knn-head", lambda: weighed(bright(train=240)), "no projection head"),

@@ -14,3 +14,10 @@ def whole(tmp_path_factory):
     path = run(folder / "digits run", scores=scores, **{"method.tau": 0.7})
     (path / "analysis.json").write_text(json.dumps(ANALYSIS))
     return path, antipode.report([path], out=folder / "page.html")
+
+
+@pytest.fixture(scope="session")
+def imageless(whole, tmp_path_factory):
+    """Return the page of the same run without images."""
+    out = tmp_path_factory.mktemp("imageless") / "page.html"
+    return antipode.report([whole[0]], out=out, images=False)

@@ -356,3 +356,41 @@ def test_two_hundred_runs_stay_small_and_open_at_once(browser, two_hundred):
             tab.page.fill("#filter", "method.name=simclr")
             assert tab.page.locator("#training .line").count() == 50
     assert min(seconds) < 3, seconds
+
+
+def test_a_page_without_images_draws_its_map_as_points(browser, imageless):
+    with Tab(browser, imageless) as tab:
+        tab.sound()
+        assert tab.page.locator("img").count() == 0
+        assert tab.page.locator("#map canvas").count() == 1
+        assert tab.page.locator("#map .controls >> text=images").count() == 0
+        for part in ("views", "neighbours"):
+            assert "--no-images" in tab.page.inner_text(f"#{part} .absent")
+        for x in (0.3, 0.5, 0.7):  # some point lies near the pointer
+            for y in (0.3, 0.5, 0.7):
+                tab.point("#map canvas", x, y)
+                if tab.tip():
+                    assert tab.page.locator("#tip canvas").count() == 0
+                    return
+        pytest.fail("no point has a tip")
+
+
+def test_texts_that_reorder_others_are_shown_as_escapes(browser, tmp_path):
+    scores = {"knn": score(60.0)}
+    path = run(tmp_path / "run", trained=False, scores=scores)
+    (path / "analysis.json").write_text(json.dumps({"a\u202eb\x1b": {"values": {"c\u2066": 1.0}}}))
+    with Tab(browser, antipode.report([path], out=tmp_path / "page.html")) as tab:
+        tab.sound()
+        text = tab.page.inner_text("#analyses")
+        assert "a\\u202eb\\u001b" in text and "c\\u2066" in text
+        assert not {"\u202e", "\u2066", "\x1b"} & set(tab.page.inner_text("body"))
+
+
+def test_a_key_of_a_recipe_does_not_change_other_objects_of_the_page(browser, tmp_path):
+    path = run(tmp_path / "run", trained=False)
+    recipe = json.loads((path / "recipe.json").read_text())
+    recipe["__proto__"] = {"polluted": "yes"}
+    (path / "recipe.json").write_text(json.dumps(recipe))
+    with Tab(browser, antipode.report([path], out=tmp_path / "page.html")) as tab:
+        tab.sound()
+        assert tab.page.evaluate("({}).polluted === undefined")

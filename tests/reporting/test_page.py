@@ -69,6 +69,31 @@ def test_the_page_has_every_picture_of_a_whole_run(shown):
     assert list(content["pictures"]["map"]["layouts"]) == ["t-SNE", "PCA"]
 
 
+def test_a_page_without_images_has_every_number_of_it(imageless, shown):
+    page = Tags(imageless.read_text(encoding="utf-8"))
+    assert "data:image" not in imageless.read_text(encoding="utf-8")
+    content = page.data["runs"][0]
+    assert set(content["pictures"]) == {"map", "similarity", "spectrum"}
+    assert set(content["absent"]) == {"views", "neighbours"}
+    assert set(content["absent"].values()) == {"the page was written without images (--no-images)"}
+    others = shown.data["runs"][0]["pictures"]
+    assert content["pictures"]["similarity"] == others["similarity"]
+    assert content["pictures"]["map"] | {"src": others["map"]["src"]} == others["map"]
+
+
+def test_the_footer_says_whether_there_are_images(imageless, shown):
+    assert "contains small copies of images of the data set" in shown.text
+    assert "It contains no images of the data set." in Tags(imageless.read_text()).text
+
+
+@pytest.mark.parametrize("images", [True, False])
+def test_a_sentence_says_that_a_page_contains_images(images, tmp_path, capsys):
+    path = run(tmp_path / "run", trained=False)  # without a backbone, only views are drawn
+    antipode.report([path], images=images)
+    words = "report.html contains small copies of images of the data set; --no-images leaves"
+    assert (words in capsys.readouterr().err) == images
+
+
 def test_the_head_says_what_it_is_without_a_script(shown):
     text = shown.text
     assert (

@@ -32,6 +32,7 @@ from antipode.reporting.summary import gather as gather_runs
 from antipode.reporting.summary import names, steps_per_epoch, training_seconds
 from antipode.reporting.thumbnails import atlas, tile
 from antipode.reporting.warnings import warnings
+from antipode.runs.log import read_log
 from antipode.runs.run import Run
 from tests.reporting.runs import ENV, SMALL, rows, run, score
 
@@ -89,14 +90,15 @@ def test_curves_hold_finite_numbers_only_and_share_their_steps():
         {"step": 1, "epoch": 0, "loss": None, "a": float("nan")},
     ]
     log += [{"step": 2, "epoch": 0, "loss": 0.5, "a": 1.0, "knn": 3.0}, {"epoch": 0, "loss": 7.0}]
-    found = curves(log, 300)
+    found = curves(read_log([log]), 300)
     assert found["x"] == [[0, 2], [2]]
     assert found["y"] == {"loss": [0, [1.0, 0.5]], "knn": [1, [3.0]], "a": [0, [2.0, 1.0]]}
 
 
 def test_a_contrast_that_is_the_loss_is_not_drawn_twice():
     log = [{"step": at, "loss": 1.0 / (at + 1), "contrast": 1.0 / (at + 1)} for at in range(3)]
-    alike, other = curves(log, 300)["y"], curves([row | {"contrast": 7.0} for row in log], 300)["y"]
+    alike = curves(read_log([log]), 300)["y"]
+    other = curves(read_log([[row | {"contrast": 7.0} for row in log]]), 300)["y"]
     once([other, alike])  # the loss of only one of the two runs is its contrast
     assert list(other) == list(alike) == ["loss", "contrast"]
     once([alike])
@@ -125,7 +127,7 @@ def test_a_run_that_has_been_opened_is_read_again(tmp_path):
     with (mine.path / "metrics.jsonl").open("a") as log:
         log.write(json.dumps({"step": 40, "epoch": 4, "loss": 1.0}) + "\n")
     again = gather_runs([mine])[0]
-    assert again.shown_scores["knn"]["value"] == 2.0 and len(again.rows) == len(first.rows) + 1
+    assert again.shown_scores["knn"]["value"] == 2.0 and again.log.lines == first.log.lines + 1
     assert mine.label == "r" and again is not mine
 
 

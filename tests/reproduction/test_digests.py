@@ -1,7 +1,7 @@
 """The folder name of a planned run does not change, so that later versions find finished runs.
 
-`tests/golden/digests.json` was written at commit dc86232. It holds the folder names of the runs of
-every item and scale with one seed each, and the digest of every listed recipe.
+`tests/golden/digests.json` holds the digest of every listed recipe, most of them written at commit
+dc86232, and the folder names of the runs of every item and scale with one seed each.
 """
 
 import json
@@ -12,6 +12,7 @@ import pytest
 from antipode.recipe.resolve import resolve
 from antipode.recipe.schema import Train
 from antipode.reproduction import plan
+from antipode.reproduction.catalog import items
 from antipode.reproduction.plan import digest, make_plan
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "digests.json").read_text())
@@ -75,3 +76,16 @@ def test_every_listed_recipe_and_item_keeps_its_digest():
         name, scale = item.split("/")
         planned = make_plan(name, scale, Path("out"), seeds=1).runs
         assert [run.folder.name for run in planned] == folders, item
+
+
+@pytest.mark.slow
+def test_every_recorded_run_of_the_claims_is_still_planned():
+    """Otherwise results would be lost without a word when an item or a recipe changes."""
+    file = Path(__file__).parents[2] / "benchmarks" / "results" / "claims.jsonl"
+    recorded = {json.loads(line)["run"] for line in file.read_text().splitlines()}
+    planned = {
+        run.folder.name
+        for name in items()
+        for run in make_plan(name, "small", Path("out"), seeds=5).runs
+    }
+    assert recorded <= planned

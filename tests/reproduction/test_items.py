@@ -11,14 +11,14 @@ from antipode.optim import make
 from antipode.papers.dcl.tables import SAME
 from antipode.recipe.resolve import resolve
 from antipode.reproduction.catalog import items
-from antipode.reproduction.item import SCALES, table, transpose
+from antipode.reproduction.item import REFERENCE, SCALES, table, transpose
 from antipode.reproduction.scenes import SLIM
 
-PROMISED = """adco.table5
+PROMISED = """adco.table5 adco.cost adco.multicrop
 eqco.table1 eqco.table2 eqco.table3 eqco.table4 eqco.table5 eqco.table6 eqco.table7 eqco.table8
 eqco.fig1 eqco.fig2 eqco.fig3 eqco.fig4
 dcl.table1 dcl.table2 dcl.table3 dcl.table4 dcl.fig1 dcl.fig3 dcl.fig4
-jcl.figM2a jcl.figM2b jcl.figM2c jcl.figM3
+jcl.figM2a jcl.figM2b jcl.figM2c jcl.figM3 jcl.complexity
 msbreg.table2 msbreg.table3 msbreg.table4 msbreg.table5""".split()
 
 
@@ -26,9 +26,18 @@ def trials(name, scale):
     return items()[name].grids[scale].trials
 
 
+def trained(name, scale):
+    """Return the trials that train a network."""
+    return [trial for trial in trials(name, scale) if ":" not in trial.recipe]
+
+
 def places(name, scale):
-    """Return the places of a scale's numbers; the columns of curves are not known in advance."""
-    return {trial.place(measure) for trial in trials(name, scale) for measure in trial.measures}
+    """Return the places of a scale's numbers, without the scores of an untrained network.
+
+    The columns of curves are not known in advance.
+    """
+    found = {trial.place(measure) for trial in trials(name, scale) for measure in trial.measures}
+    return {place for place in found if place[0] != REFERENCE}
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -37,7 +46,7 @@ def places(name, scale):
 )
 def test_moco_with_and_without_dcl_differ_in_the_loss_alone(name, without, with_it, scale):
     recipes = {}
-    for trial in trials(name, scale):
+    for trial in trained(name, scale):
         recipe = resolve(trial.recipe, overrides=trial.overrides).leaves()
         if recipe["method.name"] == without or recipe.get("method.base") == without:
             recipes.setdefault(recipe["method.name"], []).append(recipe)
@@ -104,6 +113,7 @@ def test_each_scale_trains_on_the_data_it_promises(name):
         "cifar10",
         "cifar100",
         "stl10",
+        "random:resnet18",
         "random:resnet50",
         "torchvision:resnet50",
     }
@@ -115,7 +125,13 @@ def test_what_is_measured_is_known_and_goes_into_a_panel(name):
     item = items()[name]
     panels = {panel.name: panel.kind for panel in item.panels}
     assert len(panels) == len(item.panels)
-    known = {"score": protocols(), "analysis": analyses(), "scenes": SLIM, "metric": {"knn"}}
+    known = {
+        "score": protocols(),
+        "analysis": analyses(),
+        "scenes": SLIM,
+        "metric": {"knn", "bank_drift"},
+        "parameters": {"backbone"},
+    }
     for scale in SCALES:
         for trial in trials(name, scale):
             assert trial.measures
@@ -143,8 +159,16 @@ QUOTED = {
     "dcl.table2": {"MoCo + CLD", "NPID + CLD", "Exemplar"},
     "msbreg.table2": {"VICReg", "SwAV", "BarlowTwins", "OBoW"},
 }
-# rows and columns where the paper's table has no number
-UNPRINTED = {("adco.table5", "SimSiam"), ("dcl.table2", "Inv. Spread")}
+# panels, rows and columns where the paper's table has no number: cells that it leaves empty, and
+# what we add to it
+UNPRINTED = {
+    ("adco.table5", "SimSiam"),
+    ("dcl.table2", "Inv. Spread"),
+    ("adco.table5", "drift of the bank"),
+    ("adco.table5", "repulsion of a query"),
+    ("msbreg.table2", "random init"),
+    ("msbreg.table5", "our optimiser"),
+}
 
 
 @pytest.mark.parametrize("name", [name for name in items() if "table" in name])
@@ -156,7 +180,8 @@ def test_the_grid_of_the_paper_fills_the_places_of_its_table(name):
         place for place in ours - paper if not any((name, part) in UNPRINTED for part in place)
     }
     if name == "dcl.table1":  # two of its four parts are not legible in our copy of the paper
-        assert {place[0] for place in beyond} == {"CIFAR100 (kNN)", "STL10 (kNN)"}
+        sets = {place[0].partition(" ")[0] for place in beyond}
+        assert sets == {"CIFAR100", "STL10"}
     else:
         assert not beyond
 
@@ -172,6 +197,10 @@ def test_smaller_scales_stand_in_places_of_the_paper(name, scale):
     assert not beyond or (name, scale) == ("eqco.table6", "smoke")
 
 
+# x of the curves of all items: batch sizes, numbers of negatives, epochs
+POINTS = (*(4.0**power for power in range(11)), *(2.0 * 4.0**power for power in range(6)), 5.0, 9.0)
+
+
 @pytest.mark.parametrize("name", items())
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_law_can_be_judged_from_the_places_of_its_scale(name, scale):
@@ -182,11 +211,10 @@ def test_every_law_can_be_judged_from_the_places_of_its_scale(name, scale):
         for measure in trial.measures:
             panel, row, column = trial.place(measure)
             curve = measure.kind == "metric" or measure.pick.startswith(("curves", "histograms"))
-            for x in (64.0, 256.0, 1024.0) if curve else (column,):
+            for x in POINTS if curve else (column,):
                 cells.setdefault((panel, row, x), []).append(1.0)
     for law in item.laws_at(scale):
-        holds, text = law.check(cells)
-        assert holds in (True, False) and text
+        assert law.check(cells).text
 
 
 def test_theory_is_asked_of_every_scale_and_experience_is_not_asked_of_smoke():
@@ -200,10 +228,16 @@ def test_without_eqco_means_alpha_equal_to_the_negatives():
     for name in ("eqco.fig1", "eqco.fig2", "eqco.fig3"):
         for scale in SCALES:
             for trial in trials(name, scale):
+                if trial.recipe.startswith("random:"):
+                    continue
+                alpha = trial.overrides["method.alpha"]
+                count = trial.overrides["method.negatives"]
+                if count is None:  # all of the batch, which is the end point of both curves
+                    continue
                 if "without EqCo" in (trial.panel, trial.row):
-                    assert trial.overrides["method.alpha"] == trial.overrides["method.negatives"]
+                    assert alpha == count
                 else:
-                    assert trial.overrides["method.alpha"] >= trial.overrides["method.negatives"]
+                    assert alpha >= count
 
 
 def test_dcls_baseline_differs_from_dcl_in_nothing_but_the_method():
@@ -221,7 +255,7 @@ def test_dcls_baseline_differs_from_dcl_in_nothing_but_the_method():
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_both_lines_of_dcls_figure_3_have_the_batch_or_queue_they_stand_at(scale):
-    for trial in trials("dcl.fig3", scale):
+    for trial in trained("dcl.fig3", scale):
         recipe = resolve(trial.recipe, overrides=trial.overrides)
         queue = recipe.method.arguments.get("queue")
         assert (recipe.train.batch if trial.panel == "SimCLR" else queue) == trial.column, trial
@@ -284,7 +318,8 @@ def test_adcos_table_5_as_printed():
         row, accuracy, hours = line.rsplit(" ", 2)
         assert paper["", row, "Top-1 Acc."] == float(accuracy)
         assert paper["", row, "(GPU x Time)/epoch"] == float(hours)
-    assert len(paper) == 2 * len(lines) + 1  # SimSiam has no time
+    # SimSiam has no time
+    assert sum(column != "Batch Size" for _, _, column in paper) == 2 * len(lines) + 1
 
 
 def test_msbregs_table_5_as_printed():
@@ -305,8 +340,8 @@ def test_msbregs_table_5_as_printed():
         ("eqco.table4", "Accuracy (%)", "58.8 64.4"),
         ("eqco.table5", "Accuracy (%)", "68.0 68.1 68.1 68.4 68.5 68.3"),
         ("eqco.table6", "Accuracy (%)", "67.0 67.1 67.6 67.3 67.5 67.4"),
-        ("eqco.table7", "ResNet-50 (2x)", "70.2 70.5"),
-        ("eqco.table7", "ResNet-50 (4x)", "71.9 72.3"),
+        ("eqco.table7", "ResNet-50 (2x)", "70.2 70.5 94"),
+        ("eqco.table7", "ResNet-50 (4x)", "71.9 72.3 375"),
         ("eqco.table8", "random init", "31.4 49.4 34.0 17.9 32.3 41.6"),
         ("eqco.table8", "supervised", "39.0 59.1 42.6 22.4 42.2 50.6"),
         ("eqco.table8", "MoCo v2", "39.1 59.2 42.5 23.3 42.1 50.8"),

@@ -1,8 +1,14 @@
-"""Each law holds where it should hold, and is violated where it should be violated."""
+"""Each law holds where it should hold, and not where it should not."""
+
+import math
+from statistics import stdev
 
 import pytest
 
 from antipode.reproduction import laws
+from antipode.reproduction.item import REFERENCE, Verdict
+
+UNTRAINED = {(REFERENCE, "knn", "top-1 (%)"): [40.0]}
 
 
 def curves(**rows):
@@ -15,20 +21,150 @@ def moved(cells, panel):
     return {(panel, *place[1:]): values for place, values in cells.items()}
 
 
+def numbers(**values):
+    """Return accuracies by row, beside those of an untrained network."""
+    listed = {row: [value] if isinstance(value, float) else value for row, value in values.items()}
+    return {("", row, "x"): value for row, value in listed.items()} | UNTRAINED
+
+
+A, B, C = (("", row, "x") for row in "abc")
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(
+    ("margin", "interval", "word", "holds"),
+    [
+        (0.5, 0.4, "holds", True),
+        (0.5, 0.5, "undecided", True),
+        (-0.5, 0.4, "does not hold", False),
+        (-0.3, 0.4, "undecided", False),
+        (math.nan, 0.0, "does not hold", False),
+        (0.0, 0.0, "undecided", False),
+    ],
+)
+def test_a_verdict_is_undecided_if_its_interval_contains_zero(margin, interval, word, holds):
+    verdict = Verdict(margin, "", interval)
+    assert verdict.word == word and verdict.holds is holds
+
+
+def test_the_interval_of_one_seed_is_that_of_the_usual_noise():
+    verdict = laws.gain(numbers(a=80.0, b=79.0), better=A, worse=B)
+    assert verdict.interval == pytest.approx(1.96 * math.sqrt(2) * laws.NOISE)
+
+
+def test_the_interval_of_several_seeds_is_students():
+    a, b = [80.0, 81.0, 82.0], [70.0, 70.4, 70.8]
+    verdict = laws.gain(numbers(a=a, b=b), better=A, worse=B)
+    pooled = math.sqrt((stdev(a) ** 2 + stdev(b) ** 2) / 2)
+    assert verdict.interval == pytest.approx(2.78 * pooled * math.sqrt(2 / 3))
+    assert verdict.margin == pytest.approx(10.6)
+
+
+def test_a_place_with_one_seed_borrows_the_spread_of_the_others():
+    verdict = laws.gain(numbers(a=[80.0, 82.0], b=70.0), better=A, worse=B)
+    assert verdict.interval == pytest.approx(12.71 * math.sqrt(2 / 2 + 2 / 1))
+
+
+# Accuracies
+
+
+def test_half_of_the_papers_gain_is_needed():
+    cells = numbers(a=82.0, b=80.0)
+    assert laws.gain(cells, better=A, worse=B, paper=3.9).holds
+    assert not laws.gain(cells, better=A, worse=B, paper=4.1).holds
+    assert not laws.gain(cells, better=B, worse=A).holds
+    assert "a difference of 2.00" in laws.gain(cells, better=A, worse=B).text
+
+
+def test_what_costs_little_in_the_paper_may_cost_a_point_more():
+    cells = numbers(a=78.9, b=80.0)
+    assert laws.cost(cells, few=A, full=B, paper=0.2).holds
+    assert not laws.cost(cells, few=A, full=B, paper=0.0).holds
+    assert laws.cost(cells, few=B, full=A, paper=0.0).holds, "a gain is no loss"
+
+
+def test_numbers_that_are_alike():
+    cells = numbers(a=80.0, b=81.0, c=82.0)
+    assert laws.alike(cells, places=(A, B, C), paper=1.1).holds
+    assert not laws.alike(cells, places=(A, B, C), paper=0.9).holds
+
+
+def test_the_best_of_several():
+    cells = numbers(a=80.0, b=81.0, c=82.0)
+    assert laws.best(cells, at=C, others=(A, B)).holds
+    assert not laws.best(cells, at=C, others=(A, B), paper=2.1).holds
+    assert not laws.best(cells, at=B, others=(A, C)).holds
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        lambda cells: laws.gain(cells, better=A, worse=B, paper=1.0),
+        lambda cells: laws.cost(cells, few=A, full=B, paper=0.0),
+        lambda cells: laws.alike(cells, places=(A, B), paper=9.0),
+        lambda cells: laws.best(cells, at=A, others=(B,)),
+    ],
+)
+def test_no_law_holds_for_networks_that_have_learned_nothing(law):
+    assert law(numbers(a=52.0, b=51.0)).holds
+    verdict = law(numbers(a=49.0, b=48.0))
+    assert not verdict.holds and "untrained" in verdict.text
+    with pytest.raises(ValueError, match="empty"):
+        law({place: [80.0] for place in (A, B)})
+
+
+def test_some_numbers_need_no_learned_network():
+    cells = {A: [3.0], B: [1.0]}
+    assert laws.gain(cells, better=A, worse=B, paper=1.0, learned=False).holds
+
+
+def test_who_loses_less_at_the_smallest():
+    def judge(cells, row="ours", than="theirs", paper=(0.0, 0.0)):
+        options = {"panel": "p", "few": 1.0, "full": 3.0, "paper": paper}
+        return laws.steadier(cells | UNTRAINED, row=row, than=than, **options)
+
+    cells = curves(ours=[60, 66, 65], theirs=[54, 60, 64])
+    assert judge(cells).holds and not judge(cells, "theirs", "ours").holds
+    # losses of 5 and 10
+    assert judge(cells, paper=(1.0, 10.0)).holds and not judge(cells, paper=(1.0, 12.0)).holds
+    below = curves(ours=[53, 54, 54], theirs=[54, 60, 64])
+    assert not judge(below).holds, "it loses less, but is below the other"
+
+
+def test_who_is_ahead_on_the_way():
+    cells = curves(ours=[75, 76, 77, 77], theirs=[74, 76, 78, 79]) | UNTRAINED
+    assert laws.ahead(cells, panel="p", row="ours", than="theirs", part=0.5).holds
+    assert not laws.ahead(cells, panel="p", row="ours", than="theirs").holds
+    assert laws.ahead(cells, panel="p", row="theirs", than="ours", paper=0.9).holds
+    assert not laws.ahead(cells, panel="p", row="theirs", than="ours", paper=1.1).holds
+
+
+def test_half_of_a_ratio():
+    cells = {A: [1.1], B: [1.0]}
+    assert laws.ratio(cells, larger=A, smaller=B, paper=1.19).holds
+    assert not laws.ratio(cells, larger=A, smaller=B, paper=1.21).holds
+
+
+# Curves
+
+
 def test_ends_that_rise():
-    assert laws.ends_rise(curves(a=[5, 1], b=[0, 2], c=[0, 3]), panel="p")[0]
-    assert not laws.ends_rise(curves(a=[0, 1], b=[9, 1]), panel="p")[0]
+    cells = curves(a=[5, 1], b=[0, 2], c=[0, 3])
+    assert laws.ends_rise(cells, panel="p", by=1.9).holds
+    assert not laws.ends_rise(cells, panel="p", by=2.1).holds
+    assert not laws.ends_rise(curves(a=[0, 1], b=[9, 1]), panel="p", by=0).holds
 
 
 def test_ends_that_coincide_within_a_share_of_others():
-    reference = moved(curves(a=[0, 1], b=[0, 4]), "q")
-    holds = laws.ends_coincide(
-        curves(a=[0, 2.0], b=[9, 2.9]) | reference, panel="p", against="q", share=1 / 3
-    )
-    broken = laws.ends_coincide(
-        curves(a=[0, 2.0], b=[9, 3.1]) | reference, panel="p", against="q", share=1 / 3
-    )
-    assert holds[0] and not broken[0] and "a range of 3" in holds[1]
+    def judge(ys, least=0.0):
+        reference = moved(curves(a=[0, 1], b=[0, 4]), "q")
+        cells = curves(a=[0, 2.0], b=[9, ys]) | reference
+        return laws.ends_coincide(cells, panel="p", against="q", share=1 / 3, least=least)
+
+    assert judge(2.9).holds and not judge(3.1).holds and "a range of 3" in judge(2.9).text
+    assert judge(2.9, least=2.9).holds and not judge(2.9, least=3.1).holds
 
 
 def test_curves_are_read_in_the_order_of_x_and_as_means_over_seeds():
@@ -43,65 +179,38 @@ def test_curves_are_read_in_the_order_of_x_and_as_means_over_seeds():
 
 @pytest.mark.parametrize(("law", "sign"), [(laws.rises, 1), (laws.falls, -1)])
 def test_a_curve_that_goes_one_way(law, sign):
-    def judge(ys, slack=0.0):
-        return law(curves(a=[sign * y for y in ys]), panel="p", row="a", slack=slack)[0]
+    def judge(ys, slack=0.0, by=0.0):
+        return law(curves(a=[sign * y for y in ys]), panel="p", row="a", slack=slack, by=by).holds
 
-    assert judge([1, 2, 2, 3]) and not judge([1, 3, 2, 4]) and judge([1, 3, 2.9, 4], slack=0.2)
+    assert judge([1, 2, 2.1, 3]) and not judge([1, 3, 2, 4]) and judge([1, 3, 2.9, 4], slack=0.2)
     assert not judge([2, 2, 2]), "a flat line neither rises nor falls"
     assert not judge([2, 1.95, 1.9], slack=0.2), "slack applies to one step, not to the whole curve"
+    assert judge([1, 2, 3], by=1.9) and not judge([1, 2, 3], by=2.1)
+
+
+def test_a_curve_below_a_limit_at_a_point():
+    assert laws.below(curves(a=[9, 2]), panel="p", row="a", x=2.0, limit=2.1).holds
+    assert not laws.below(curves(a=[9, 2]), panel="p", row="a", x=1.0, limit=2.1).holds
 
 
 def test_a_curve_that_nears_a_limit():
-    assert laws.nears(curves(a=[0.2, 0.7]), panel="p", row="a", limit=1.0, share=0.5)[0]
-    assert not laws.nears(curves(a=[0.2, 0.5]), panel="p", row="a", limit=1.0, share=0.5)[0]
-    assert not laws.nears(curves(a=[0.2, 2.5]), panel="p", row="a", limit=1.0, share=0.5)[0]
+    def judge(ys, start=0.0):
+        line = curves(a=ys)
+        options = {"limit": 1.0, "share": 0.5, "start": start}
+        return laws.nears(line, panel="p", row="a", **options).holds
+
+    assert judge([0.2, 0.7]) and not judge([0.2, 0.5]) and not judge([0.2, 2.5])
+    assert judge([0.2, 0.7], start=0.7) and not judge([0.2, 0.7], start=0.9)
 
 
 def test_a_range_that_is_narrower_from_a_point_on():
-    cells = moved(curves(mean=[9, 2.0, 2.5], bound=[0, 0, 99]), "with") | moved(
-        curves(mean=[2, 1, 2], bound=[0, 0, 0]), "without"
-    )
-    assert laws.narrower(cells, panel="with", than="without", rows="mean", start=2)[0]
-    assert not laws.narrower(cells, panel="with", than="without", rows="mean", start=1)[0]
+    def judge(start, share=1.0, least=0.0):
+        cells = moved(curves(mean=[9, 2.0, 2.5], bound=[0, 0, 99]), "with") | moved(
+            curves(mean=[2, 1, 2], bound=[0, 0, 0]), "without"
+        )
+        options = {"rows": "mean", "start": start, "share": share, "least": least}
+        return laws.narrower(cells, panel="with", than="without", **options).holds
 
-
-def test_means_under_their_bounds():
-    cells = curves(
-        **{"mean, epoch 1": [1, 2], "bound, epoch 1": [2, 2], "deviation, epoch 1": [9, 9]}
-    )
-    assert laws.bounded(cells, panel="p")[0]
-    assert not laws.bounded(cells | {("p", "mean, epoch 1", 2.0): [2.01]}, panel="p")[0]
-
-
-def test_who_loses_less_at_the_smallest():
-    cells = curves(ours=[60, 66, 65], theirs=[50, 60, 64])
-    assert laws.steadier(cells, panel="p", row="ours", than="theirs")[0]
-    assert not laws.steadier(cells, panel="p", row="theirs", than="ours")[0]
-    collapsed = curves(ours=[10, 10, 10], theirs=[50, 60, 64])
-    assert not laws.steadier(collapsed, panel="p", row="ours", than="theirs")[0], (
-        "a collapsed method loses nothing, but is below the other"
-    )
-
-
-def test_who_is_ahead_on_the_way():
-    cells = curves(ours=[5, 6, 7, 7], theirs=[4, 6, 8, 9])
-    assert laws.ahead(cells, panel="p", row="ours", than="theirs")[0]
-    assert not laws.ahead(cells, panel="p", row="theirs", than="ours")[0]
-
-
-def test_one_number_beats_another_by_a_margin():
-    cells = {("", "a", "x"): [2.0, 4.0], ("", "b", "x"): [2.0]}
-    a, b = ("", "a", "x"), ("", "b", "x")
-    assert (
-        laws.beats(cells, better=a, worse=b)[0]
-        and not laws.beats(cells, better=a, worse=b, by=1.0)[0]
-    )
-    assert (
-        laws.beats(cells, better=b, worse=a, by=-2.0)[0]
-        and "a / x 3.00" in laws.beats(cells, better=a, worse=b)[1]
-    )
-
-
-def test_numbers_that_are_alike():
-    assert laws.alike(curves(a=[1, 2, 3.9]), panel="p", within=3.0)[0]
-    assert not laws.alike(curves(a=[1, 2, 4.1]), panel="p", within=3.0)[0]
+    assert judge(2) and not judge(1)
+    assert judge(2, share=0.51) and not judge(2, share=0.49)
+    assert judge(2, least=0.49) and not judge(2, least=0.51)

@@ -24,11 +24,13 @@ from antipode.reproduction.catalog import items
 from antipode.reproduction.collect import over_epochs, points
 from antipode.reproduction.item import (
     EMPIRICAL,
+    SCALES,
     Grid,
     Item,
     Law,
     Panel,
     Trial,
+    Verdict,
     analysis,
     metric,
     score,
@@ -243,7 +245,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(made, toys, monkeypa
             return Later.looks == 10
 
     @contextmanager
-    def interrupts():
+    def interrupts(*_):
         yield Later()
 
     with monkeypatch.context() as patch:
@@ -264,12 +266,15 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(made, toys, monkeypa
 
 
 LAWS = (
-    Law("one is one", lambda cells: (True, "it is")),
+    Law("one is one", lambda cells: Verdict(1.0, "it is"), SCALES),
     Law(
         "kNN is perfect",
-        lambda cells: (min(cells["", "dcl", "kNN"]) > 100, f"it is {cells['', 'dcl', 'kNN']}"),
+        lambda cells: Verdict(
+            min(cells["", "dcl", "kNN"]) - 100, f"it is {cells['', 'dcl', 'kNN']}"
+        ),
+        SCALES,
     ),
-    Law("experience", lambda cells: (False, "not checked at smoke"), EMPIRICAL),
+    Law("experience", lambda cells: Verdict(-1.0, "not checked at smoke"), EMPIRICAL),
 )
 
 
@@ -285,16 +290,18 @@ def test_a_violated_law_is_said_loudly_and_is_status_1_after_all_is_written(made
     status, out, _ = run(capsys, "reproduce", "toy.table1", "--out", str(made.plan.out))
     assert status == 1
     assert "VIOLATED: kNN is perfect (it is [" in out and "holds: one is one" in out
-    assert "experience" not in out
+    assert "experience" not in out and "1 law is not checked at scale smoke" in out
     record = json.loads((made.plan.out / "toy.table1.json").read_text())
     assert [law["holds"] for law in record["laws"]] == [True, False]
+    assert [law["verdict"] for law in record["laws"]] == ["holds", "does not hold"]
+    assert record["not judged"] == ["experience"]
     assert "violated" in (made.plan.out / "toy.table1.html").read_text()
 
 
 def test_laws_of_experience_are_asked_of_the_small_scale(made, toys, monkeypatch):
     toys(seeds=2, laws=LAWS)
     outcome = make.reproduce("toy.table1", "small", made.plan.out, quiet=True)
-    assert [law.text for law, _, _ in outcome.laws] == [
+    assert [law.text for law, _ in outcome.laws] == [
         "one is one",
         "kNN is perfect",
         "experience",
@@ -329,10 +336,10 @@ def test_one_run_that_fails_leaves_the_others_and_is_named(made, toys, monkeypat
 
 
 def test_a_law_whose_numbers_are_missing_is_violated(made):
-    law = Law("x", lambda cells: (True, str(cells["", "nobody", 1])))
-    plan = make.Plan(*("x", toy(laws=(law,)), "smoke", made.plan.out, "cpu", (), ()))
-    ((_, holds, text),) = make.check_laws(plan, {})
-    assert not holds and "numbers are missing" in text
+    law = Law("x", lambda cells: Verdict(1.0, str(cells["", "nobody", 1])))
+    ((_, verdict),) = make.check_laws(toy(laws=(law,)), "small", {})
+    assert not verdict.holds and verdict.word == "does not hold"
+    assert "numbers are missing" in verdict.text
 
 
 def test_a_data_set_that_is_not_there_is_said_before_anything_trains(capsys, monkeypatch, tmp_path):
@@ -436,11 +443,11 @@ def test_the_plan_says_what_it_would_do_and_does_nothing(capsys, monkeypatch, tm
         capsys, "reproduce", "eqco.fig2", "--scale", "paper", "--plan", "--out", str(tmp_path / "o")
     )
     lines = out.splitlines()
-    assert status == 0 and "GPU-hours" in lines[1] and len(lines) == 2 + 39
+    assert status == 0 and "GPU-hours" in lines[1] and len(lines) == 2 + 39 + 1
     assert not (tmp_path / "o").exists()
-    assert all(
-        line.startswith("to train     antipode pretrain imagenet.eqco") for line in lines[2:]
-    )
+    *trained, untrained = lines[2:]
+    assert all(line.startswith("to train     antipode pretrain imagenet.eqco") for line in trained)
+    assert untrained == "not trained  random:resnet50"
 
 
 def test_several_processes_are_refused(capsys, monkeypatch, tmp_path):
@@ -518,7 +525,7 @@ def test_one_item_from_end_to_end(capsys, tmp_path):
     """DCL's figure 1 at scale smoke, as a user calls it: train, analyse, draw, check the laws."""
     status, out, err = run(capsys, "reproduce", "dcl.fig1", "--out", str(tmp_path))
     assert status == 0 and "1 of 1 runs to train" in err and "1 of 1, about a minute left" in err
-    assert out.count("holds: ") == 3 and "VIOLATED" not in out and "MISSING" not in out
+    assert out.count("holds: ") == 4 and "VIOLATED" not in out and "MISSING" not in out
     record = json.loads((tmp_path / "dcl.fig1.json").read_text())
     mean = {
         cell["column"]: cell["mean"] for cell in record["cells"] if cell["row"] == "mean of q_B"

@@ -8,6 +8,7 @@ archives stay small, and the second epoch was trained from the rounded ones.
 
 import json
 import tarfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import antipode
+from antipode.nets.weight_file import Unchecked
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 METHODS = ("dcl", "adco", "jcl")
@@ -34,6 +36,31 @@ def test_an_old_folder_opens_and_scores_as_it_did(folder):
     score = antipode.evaluate(folder, ["knn20"])["knn20"]
     assert score.value == pytest.approx(before["value"], abs=0.3)  # one image of 360
     assert score.n == before["n"] and score.seed == before["seed"]
+
+
+@pytest.mark.parametrize("folder", ["dcl"], indirect=True)
+@pytest.mark.parametrize("use", ["evaluate", "embed", "export", "file", "start"])
+def test_an_old_folder_opens_with_one_warning(folder, use):
+    """Its weights state neither a digest nor the stem, which its recipe does."""
+    uses = {
+        "evaluate": lambda: antipode.evaluate(folder, ["knn20", "linear-fast"]),
+        "embed": lambda: antipode.embed(folder, "digits"),
+        "export": lambda: antipode.export(folder, "safetensors", folder / "out.safetensors"),
+        "file": lambda: antipode.load_backbone(f"file:{folder}@resnet10-slim"),
+        "start": lambda: start_from(folder, folder / "next"),
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        uses[use]()
+    said = [str(one.message) for one in caught if one.category is Unchecked]
+    assert len(said) == 1 and "backbone.safetensors was written by an earlier version" in said[0]
+
+
+def start_from(folder, out):
+    overrides = {"backbone.weights": str(folder)}
+    antipode.pretrain(
+        "digits.dcl", epochs=1, batch=700, out=out, device="cpu", quiet=True, overrides=overrides
+    )
 
 
 @pytest.mark.parametrize("folder", METHODS, indirect=True)

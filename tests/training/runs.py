@@ -1,7 +1,8 @@
 """Small runs for tests, in this process or under torchrun.
 
 Under torchrun each rank writes a digest of its trained learner. `die` names, for each attempt of
-torchrun, the rank that is killed and the step: "1@7" kills rank 1 before step 7.
+torchrun, the rank that is killed and the step: "1@7" kills rank 1 before step 7. `spoil` names a
+step for some methods, in which the loss of rank 1 is infinite and its gradient is not.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from antipode.recipe.resolve import resolve
 from antipode.training import loop
 from antipode.training.build import Setup
 from antipode.training.record import Recorder
+from antipode.training.step import Step
 from tests.toys import SMALL, Tiny
 
 # two steps per epoch, and a remainder that is dropped
@@ -194,10 +196,24 @@ def deadly(out, die):
     Setup.prepare = prepare_or_die
 
 
-def main(out, methods, epochs, more, die, **options):
+def spoiled(gradients, step, rank):
+    """Return `Step._gradients` with an infinite loss in one step on one rank."""
+
+    def spoiled_gradients(self, batch):
+        out, norms = gradients(self, batch)
+        if int(self.learner.step) == step and dist.rank() == rank:
+            out = out._replace(loss=out.loss + torch.inf)
+        return out, norms
+
+    return spoiled_gradients
+
+
+def main(out, methods, epochs, more, die, spoil=None, **options):
     """Train the methods one after the other; a rank is killed in the last one."""
     loop.Recorder = Dumping
+    plain = Step._gradients
     for method in methods:
+        Step._gradients = spoiled(plain, (spoil or {}).get(method), rank=1)
         if method == methods[-1]:
             deadly(out, die)
         try:

@@ -3,6 +3,7 @@
 They have no effect on training.
 """
 
+import itertools
 import math
 import re
 
@@ -18,7 +19,8 @@ from antipode.training import health
 from antipode.training import record as recording
 from antipode.training.build import Setup
 from antipode.training.loop import train
-from antipode.training.record import Interrupted, Recorder, Unhealthy
+from antipode.training.record import InTrouble, Recorder, Unhealthy
+from antipode.training.step import Step
 from antipode.types import Output
 from tests.toys import VARIANTS, Tiny, batch, make
 from tests.toys import train as steps
@@ -392,7 +394,7 @@ def fabricated(kind):
 
     def at(step):
         late = step >= 150
-        loss = float("nan") if kind == "not finite" and late else 4 - 0.02 * min(step, 150)
+        loss = 4 - 0.02 * min(step, 150)
         loss += 0.1 * (step - 150) if kind == "diverged" and late else 0
         point = torch.ones_like(even) + 1e-4 * even
         line = even[:, :1] * torch.ones(16) + 1e-3 * even
@@ -417,7 +419,6 @@ def unhealthy(caught):
 
 
 WORDS = {
-    "not finite": "the loss is nan at step 150: the learning rate is likely too high",
     "collapsed": r"the embeddings have collapsed at step 150 \(spread 0.000 of 1\): "
     "likely causes are a missing predictor, stop-gradient or batch norm, or too high a learning",
     "narrow": r"the embeddings use only 1\.\d of 16 dimensions at step 150: "
@@ -436,9 +437,7 @@ def test_every_complaint_fires_once_and_ends_the_run_where_that_was_asked(
         go(small_recipe("simclr", 125, **often), tmp_path / "warned")
     assert len(unhealthy(caught)) == 1
     assert RunFolder(tmp_path / "warned").metrics()[-1]["step"] == 249
-    with pytest.raises(
-        Interrupted, match=WORDS[kind] + ".*; stopped because train.on_collapse=stop"
-    ):
+    with pytest.raises(InTrouble, match=WORDS[kind] + ".*; stopped because train.on_collapse=stop"):
         go(
             small_recipe("simclr", 125, **often, **{"train.on_collapse": "stop"}),
             tmp_path / "stopped",
@@ -520,18 +519,110 @@ def test_a_healthy_run_is_not_complained_of(tmp_path, monkeypatch, recwarn):
 
 
 REAL = {
-    "not finite": ("simclr", {"optim.network.lr": 1e38, "optim.network.warmup": 0}),
-    "collapsed": ("custom", {"method.negatives": "none", "optim.network.lr": 1.0}),
+    "loss or gradient were not finite in the last 20 steps up to step": (
+        "simclr",
+        {"optim.network.lr": 1e38, "optim.network.warmup": 0},
+    ),
+    "the embeddings have collapsed": (
+        "custom",
+        {"method.negatives": "none", "optim.network.lr": 1.0},
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", REAL)
-def test_a_run_that_really_goes_wrong_is_ended(kind, tmp_path):
+@pytest.mark.parametrize("words", REAL)
+def test_a_run_that_really_goes_wrong_is_ended(words, tmp_path):
     """The learning rate is too high, or two views of one network attract without any negatives."""
-    method, wrong = REAL[kind]
+    method, wrong = REAL[words]
     recipe = small_recipe(
         method, 100, **wrong, **{"monitor.health_every": 20, "train.on_collapse": "stop"}
     )
-    with pytest.raises(Interrupted, match=WORDS[kind].split(" at step")[0]):
+    with pytest.raises(InTrouble, match=words):
         go(recipe, tmp_path)
     assert math.isfinite(RunFolder(tmp_path).metrics()[0]["loss"])
+
+
+def test_no_checkpoint_is_written_of_a_network_that_collapses_between_two_checks(
+    tmp_path, monkeypatch
+):
+    """With on_collapse=stop, the embeddings are checked before each checkpoint, too."""
+    monkeypatch.setattr(Setup, "run", fabricated("collapsed"))
+    values = {"monitor.health_every": 1000, "train.checkpoint_steps": 7, "monitor.log_every": 50}
+    with pytest.raises(InTrouble, match="collapsed at step 153"):
+        go(small_recipe("simclr", 125, **values, **{"train.on_collapse": "stop"}), tmp_path)
+    assert last(tmp_path)["step"] == 147
+
+
+# Steps that are skipped
+
+
+def spoil(monkeypatch, bad):
+    """Make the loss of some steps NaN."""
+    gradients = Step._gradients
+
+    def spoiled(self, batch):
+        out, norms = gradients(self, batch)
+        if int(self.learner.step) in bad:
+            out = out._replace(loss=out.loss * math.nan)
+            out.metrics["loss"] = out.loss
+        return out, norms
+
+    monkeypatch.setattr(Step, "_gradients", spoiled)
+
+
+@pytest.mark.parametrize(
+    ("log_every", "bad", "end"),
+    [
+        (1, range(3, 22), None),  # 19 in a row
+        (1, range(3, 23), 23),
+        (1, [step for step in range(90) if step % 20], None),  # 19 in a row, again and again
+        (5, range(3, 99), 26),  # step 25 is logged, and 23 steps were skipped
+        (30, range(3, 99), 61),  # at step 30 there are 28, and not all steps of an interval
+    ],
+)
+def test_twenty_skipped_steps_in_a_row_and_all_of_an_interval_end_a_run(
+    log_every, bad, end, tmp_path, monkeypatch, recwarn
+):
+    spoil(monkeypatch, bad)
+    recipe = small_recipe("simclr", 50, **{"monitor.log_every": log_every})
+    if end is None:
+        go(recipe, tmp_path)
+        assert RunFolder(tmp_path).metrics()[-1]["skipped"] == len(bad)
+    else:
+        with pytest.raises(InTrouble, match=f"steps up to step {end}, so training cannot continue"):
+            go(recipe, tmp_path)
+    counts = [int(re.match(r"\d+", str(one.message))[0]) for one in unhealthy(recwarn)]
+    # reported at first, and each time that their number has doubled
+    assert all(b >= 2 * a for a, b in itertools.pairwise(counts))
+
+
+def test_no_checkpoint_is_due_after_a_skipped_step_and_the_next_one_is_written(
+    tmp_path, monkeypatch, recwarn
+):
+    spoil(monkeypatch, [3, 5])
+    values = {"train.checkpoint_steps": 2, "train.keep": 9, "train.checkpoint_every": 99}
+    go(small_recipe("mocov2", 4, **values), tmp_path)
+    steps = [int(file.stem[5:]) for file in (tmp_path / "checkpoints").glob("step-*.pt")]
+    assert sorted(steps) == [2, 8]
+    assert last(tmp_path)["skipped"] == 2
+
+
+def test_the_count_of_skipped_steps_survives_a_stop(tmp_path, monkeypatch, recwarn):
+    spoil(monkeypatch, [1, 6])
+    run = Setup.run
+
+    def short(self, start):
+        for taken in run(self, start):
+            yield taken
+            if taken[0] == 4 and start == 0:
+                raise KeyboardInterrupt
+
+    recipe = small_recipe("mocov2", **{"train.checkpoint_every": 1})
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Setup, "run", short)
+        go(recipe, tmp_path / "halves")
+    go(recipe, tmp_path / "halves")
+    go(recipe, tmp_path / "whole")
+    counts = [row.get("skipped", 0) for row in RunFolder(tmp_path / "halves").metrics()]
+    assert counts == [0, 1, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert equal(last(tmp_path / "whole"), last(tmp_path / "halves"))

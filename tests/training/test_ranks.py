@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from antipode.runs.folder import RunFolder
+from antipode.training.step import Step
 from tests.training.runs import (
     alive,
     children,
@@ -18,6 +19,7 @@ from tests.training.runs import (
     launch,
     pretrain,
     reached,
+    spoiled,
     started,
 )
 
@@ -33,7 +35,14 @@ DEATH = random.Random(3).randrange(2, 2 * EPOCHS)
 def two(tmp_path_factory):
     """Two ranks that train every method, and then another method until one rank is killed."""
     out = tmp_path_factory.mktemp("two")
-    done = launch(out, methods=[*METHODS, "simo"], epochs=EPOCHS, more=DOUBLE, die=[f"1@{DEATH}"])
+    done = launch(
+        out,
+        methods=[*METHODS, "byol", "simo"],
+        epochs=EPOCHS,
+        more=DOUBLE,
+        die=[f"1@{DEATH}"],
+        spoil={"byol": 5},
+    )
     return out, done
 
 
@@ -67,6 +76,20 @@ def test_two_ranks_under_torchrun_train_like_one(two, method, tmp_path):
         ), name
     digests = [(out / method / f"rank-{rank}.digest").read_text() for rank in range(2)]
     assert digests[0] == digests[1]
+
+
+def test_all_ranks_skip_a_step_that_is_not_finite_on_one_of_them(two, tmp_path, monkeypatch):
+    """Only the loss of rank 1 is infinite; gradients are averaged, and finite on both ranks."""
+    out, done = two
+    rows = RunFolder(out / "byol").metrics()
+    assert [row.get("skipped", 0) for row in rows] == [0] * 5 + [1] * 19, done.stderr
+    digests = [(out / "byol" / f"rank-{rank}.digest").read_text() for rank in range(2)]
+    assert digests[0] == digests[1]
+    monkeypatch.setattr(Step, "_gradients", spoiled(Step._gradients, 5, rank=0))
+    pretrain(tmp_path / "byol", "byol", EPOCHS, DOUBLE)
+    single, shared = (last(path / "byol")["learner"] for path in (tmp_path, out))
+    for name, value in single.items():
+        assert torch.allclose(value.double(), shared[name].double(), rtol=1e-9, atol=1e-11), name
 
 
 def test_parts_of_a_batch_enter_a_queue_in_the_order_of_one_process(tmp_path):

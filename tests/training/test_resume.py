@@ -167,6 +167,19 @@ def test_checkpoints_beyond_the_last_n_are_dropped_and_last_is_the_newest(tmp_pa
     assert weights(run)["step"] == 10
 
 
+def test_checkpoints_of_a_run_that_has_ended_are_not_deleted(tmp_path):
+    """A kill before the end may leave one too many; a smaller `keep` later deletes none."""
+    values = small("dcl", epochs=3) | {"train.checkpoint_every": 1, "train.keep": 3}
+    run = RunFolder(tmp_path / "run")
+    run_to(resolve(None, method="dcl", overrides=values), run)
+    fewer = resolve(None, method="dcl", overrides=values | {"train.keep": 1})
+    run_to(fewer, run)
+    assert len(list(run.checkpoints.glob("step-*.pt"))) == 3
+    (run.path / "backbone.safetensors").unlink()
+    run_to(fewer, run)
+    assert len(list(run.checkpoints.glob("step-*.pt"))) == 1 and weights(run)["step"] == 6
+
+
 def test_last_is_the_newest_also_where_a_kill_came_between_the_two(tmp_path):
     recipe = small_recipe("simclr", 3, **{"train.checkpoint_every": 1, "train.keep": 3})
     train(recipe, RunFolder(tmp_path), splits=small_splits(), backbone=Tiny(), quiet=True)
@@ -181,8 +194,8 @@ def test_last_is_the_newest_also_where_a_kill_came_between_the_two(tmp_path):
 def test_a_checkpoint_of_a_newer_version_is_refused_with_advice(tmp_path, recwarn):
     """Also if there is an older checkpoint that could be read: training would lose steps."""
     run = RunFolder(tmp_path / "run")
-    checkpoint.save(run, {"step": 1, "format": checkpoint.FORMAT}, keep=2)
-    checkpoint.save(run, {"step": 2, "format": checkpoint.FORMAT + 1}, keep=2)
+    checkpoint.save(run, {"step": 1, "learner": {}, "format": checkpoint.FORMAT}, keep=2)
+    checkpoint.save(run, {"step": 2, "learner": {}, "format": checkpoint.FORMAT + 1}, keep=2)
     sentence = (
         r"step-000000002\.pt was written by a newer version of antipode "
         r"\(format 3, this one reads up to 2\): update antipode"
@@ -204,7 +217,7 @@ def test_checkpoints_carry_their_format_and_those_without_one_are_read(tmp_path)
 
 def test_a_full_disk_ends_in_a_sentence_and_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
     run = RunFolder(tmp_path / "run")
-    checkpoint.save(run, {"step": 1, "x": torch.zeros(3)}, keep=2)
+    checkpoint.save(run, {"step": 1, "learner": {"x": torch.zeros(3)}}, keep=2)
 
     def full(content, handle):
         handle.write(b"half")

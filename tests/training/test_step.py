@@ -268,7 +268,6 @@ def test_health_tells_a_sphere_from_a_point():
 @pytest.mark.parametrize(
     ("row", "word"),
     [
-        ({"step": 3, "loss": float("nan")}, "rate is likely too high"),
         ({"step": 300, "loss": 1.0, "spread": 0.01}, "collapsed"),
         ({"step": 300, "loss": 1.0, "spread": 0.9, "rank": 1.1}, "1.1 of 128 dimensions"),
     ],

@@ -4,6 +4,7 @@ Are the negatives hard? Do they move with the queries? Do they cover the sphere?
 for a bank, a queue or a memory. Shapes: Q queries, K negatives, N other vectors, D features.
 """
 
+import math
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ class Hardness(NamedTuple):
 
     mean: Tensor  # (Q,) mean cosine with a negative
     hardest: Tensor  # (Q,) largest cosine with a negative
+    repel: Tensor  # (Q,) log of the mean of exp(cosine / tau) over the negatives
     mass: Tensor  # (Q,) probability of the negatives in the softmax over positive and negatives
     top: Tensor  # (Q,) share of the hardest hundredth of the negatives in that probability
     effective: Tensor  # (Q,) effective number of negatives: exp of the entropy of their softmax
@@ -72,7 +74,7 @@ def hardness(
             mass = torch.sigmoid(repel - attract[start : start + rows])
             top = share.topk(hundredth, 1).values.sum(1)
             effective = torch.special.entr(share).sum(1).exp()
-            parts.append((mean, cosines.amax(1), mass, top, effective))
+            parts.append((mean, cosines.amax(1), repel - math.log(count), mass, top, effective))
             done(len(part))
     return Hardness(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
@@ -160,6 +162,7 @@ def _add_hardness(result: Result, name: str, measured: Hardness) -> None:
     result["values"] |= {
         f"mean cosine, {name}": _mean(measured.mean),
         f"hardest cosine, {name}": _mean(measured.hardest),
+        f"repulsion, {name}": _mean(measured.repel),
         f"probability of the negatives, {name}": _mean(measured.mass),
         f"share of the hardest hundredth, {name}": _mean(measured.top),
         f"effective negatives, {name}": _mean(measured.effective),

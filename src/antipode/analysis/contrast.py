@@ -161,42 +161,46 @@ def _draws(subject: RunEmbeddings) -> Draws:
     """Return the terms for each number of negatives, computed once for both figures of EqCo."""
     if "draws" not in subject.cache:
         tau = _tau(subject)
-        ids, views = subject.pairs()
-        if len(ids) < 2:
-            raise ValueError(f"negatives need at least two images, got {len(ids)}")
-        counts = grid(len(ids) - 1)
-        queries = views.query[0, : _query_count(subject, ids)]
-        terms = [query_terms(queries, views.keys[-1], count, tau) for count in counts]
-        subject.cache["draws"] = Draws(counts, tau, _alpha(subject)[0], terms)
+        keys = subject.keys()
+        views, images = keys.shape[:2]
+        if images < 2:
+            raise ValueError(f"negatives need at least two images, got {images}")
+        counts = grid(views * (images - 1))
+        queries = _queries(subject)
+        terms = [query_terms(queries, keys, count, tau) for count in counts]
+        subject.cache["draws"] = Draws(counts, tau, _alpha(subject, counts[-1])[0], terms)
     draws: Draws = subject.cache["draws"]
     return draws
 
 
-def _query_count(subject: RunEmbeddings, ids: Tensor) -> int:
-    return min(len(ids), QUERIES[subject.device.type != "cpu"])
+def _queries(subject: RunEmbeddings) -> Tensor:
+    """Return the queries (Q,D): the first view of the first images."""
+    _, views = subject.pairs()
+    return views.query[0, : QUERIES[subject.device.type != "cpu"]]
 
 
-def _alpha(subject: RunEmbeddings) -> tuple[float, str]:
+def _alpha(subject: RunEmbeddings, largest: int) -> tuple[float, str]:
     """Return the number of negatives that EqCo's margin imitates, and where it comes from.
 
-    It is the alpha of the run, or else the number of negatives that the run was trained with.
+    It is the alpha of the run, or else the number of negatives that the run was trained with, or
+    else the largest number that is drawn.
     """
     if subject.alpha:
         return subject.alpha, "the run's own"
     if subject.stored is not None:
         return float(len(subject.stored.vectors)), f"the run's {subject.stored.kind}"
-    ids, _ = subject.pairs()
-    return float(grid(len(ids) - 1)[-1]), "the largest K"
+    return float(largest), "the largest K"
 
 
 def _settings(subject: RunEmbeddings, draws: Draws) -> dict[str, Any]:
-    ids, _ = subject.pairs()
+    views, images = subject.keys().shape[:2]
     return subject.settings(
-        images=len(ids),
-        queries=_query_count(subject, ids),
+        images=images,
+        views=views,
+        queries=len(_queries(subject)),
         tau=draws.tau,
         alpha=draws.alpha,
-        alpha_from=_alpha(subject)[1],
+        alpha_from=_alpha(subject, draws.counts[-1])[1],
     )
 
 

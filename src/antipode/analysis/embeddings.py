@@ -24,9 +24,11 @@ from antipode.recipe.recipe import Recipe
 from antipode.runs.run import Run
 
 BATCH = 256  # images in one forward pass
-# Images in two views, on a CPU and on a GPU: one more than the largest number of negatives that
-# analyses draw, which is a power of four.
-PAIRS = (4097, 16385)
+PAIRS = (4097, 16385)  # images in two views, on a CPU and on a GPU
+# Keys from which negatives are drawn, on a CPU and on a GPU: one more than the largest number of
+# negatives, which is a power of four.
+KEYS = (4097, 65537)
+KEY_VIEWS = 8  # maximum number of views of an image among these keys
 EVAL_IMAGES = (5000, 50000)  # images in the evaluation view, on a CPU and on a GPU
 
 
@@ -98,8 +100,11 @@ class RunEmbeddings:
 
         The maximum is `images`, or else the first of `caps` on a CPU and the second on a GPU.
         """
-        cap = caps[self.device.type != "cpu"] if self.images is None else self.images
-        return min(len(source), cap)
+        return min(len(source), self.cap(caps))
+
+    def cap(self, caps: tuple[int, int]) -> int:
+        """Return `images`, or else the first of `caps` on a CPU and the second on a GPU."""
+        return caps[self.device.type != "cpu"] if self.images is None else self.images
 
     def draw(self, n: int, source: Source | None = None) -> Tensor:
         """Return the indices (n,) of random images, by default of training images.
@@ -116,6 +121,28 @@ class RunEmbeddings:
             self.cache["pairs"] = ids, self.embed_views(ids, 2)
         pairs: tuple[Tensor, ViewEmbeddings] = self.cache["pairs"]
         return pairs
+
+    def keys(self) -> Tensor:
+        """Return unit keys (V,N,D) of training images, from which negatives are drawn.
+
+        The first keys of the first view are those of the second view of `pairs`. If there are fewer
+        images than `KEYS`, the images have several views, up to `KEY_VIEWS`.
+        """
+        if "keys" not in self.cache:
+            ids, pairs = self.pairs()
+            everything = self.draw(self.count(self.splits.pretrain, KEYS))
+            first = pairs.keys[-1]
+            if len(everything) > len(ids):
+                rest = self.embed_views(everything[len(ids) :], 1, salt=-2).keys[0]
+                first = torch.cat([first, rest])
+            needed = -(-(self.cap(KEYS) - 1) // max(1, len(everything) - 1))
+            further = min(needed, KEY_VIEWS) - 1
+            views = [first[None]]
+            if further > 0:
+                views.append(self.embed_views(everything, further, salt=-3).keys)
+            self.cache["keys"] = torch.cat(views)
+        keys: Tensor = self.cache["keys"]
+        return keys
 
     @torch.no_grad()
     def embed_views(

@@ -1,6 +1,6 @@
 """Formulas of EqCo and DCL as functions of embeddings: mutual information, gradient norm, q_B.
 
-Shapes: N images, Q queries, K negatives of each query, D features.
+Shapes: N images, V views of each image, Q queries, K negatives of each query, D features.
 """
 
 import math
@@ -28,34 +28,48 @@ class QueryTerms(NamedTuple):
 
 @torch.no_grad()
 def query_terms(queries: Tensor, keys: Tensor, count: int, tau: float) -> QueryTerms:
-    """Return the terms of unit queries (Q,D) with unit keys (N,D) and `count` negatives, Q <= N.
+    """Return the terms of unit queries (Q,D) with unit keys (V,N,D) and `count` negatives, Q <= N.
 
-    Key i is the positive of query i, and the next `count` keys are its negatives. After the last
-    key comes the first. If the images are in random order, this is a draw without replacement for
-    every query, and a larger draw contains the smaller ones.
+    Query i is a view of image i, and the first key of this image is its positive. The negatives
+    are the `count` keys that follow the positive: first those of the first view, then those of the
+    next view. After the last key of the last view comes the first key of the first view. All keys
+    of the query's own image are skipped, so that V(N-1) negatives are possible. If the images are
+    in random order, this is a draw without replacement for every query, and a larger draw contains
+    the smaller ones.
     """
-    q, n = len(queries), len(keys)
-    if not 1 <= count < n or q > n:
-        raise ValueError(
-            f"{count} negatives cannot be drawn for {q} queries from {n} keys: "
-            f"1 to {n - 1} negatives and at most {n} queries are possible with {n} keys"
-        )
+    _check_count(queries, keys, count)
+    q, n = len(queries), keys.shape[1]
+    flat = keys.flatten(0, 1)
+    length = count + (count - 1) // (n - 1)  # the last n-th key of a stretch is the query's own
     repel = queries.new_empty(q)
     distance = queries.new_empty(q)
-    rows = max(1, min(256, CELLS // count))
+    rows = max(1, min(256, CELLS // length))
     for start in range(0, q, rows):
         part = queries[start : start + rows]
-        ahead = torch.arange(count + len(part) - 1, device=keys.device)
-        others = keys[(start + 1 + ahead) % n]
+        ahead = torch.arange(length + len(part) - 1, device=keys.device)
+        others = flat[(start + 1 + ahead) % len(flat)]
         # (R,W) offset of each of W keys from the first negative of each of R queries
         offset = ahead - torch.arange(len(part), device=keys.device)[:, None]
-        outside = (offset < 0) | (offset >= count)
+        outside = (offset < 0) | (offset >= length)
+        if length > count:
+            outside |= (offset + 1) % n == 0  # another key of the query's own image
         scores = (product(part, others) / tau).masked_fill(outside, -torch.inf)
         repel[start : start + rows] = torch.logsumexp(scores, 1)
         centre = product(scores.softmax(1), others.T)
-        positive = keys[start : start + len(part)]
+        positive = keys[0, start : start + len(part)]
         distance[start : start + rows] = torch.linalg.vector_norm(centre - positive, dim=1)
-    return QueryTerms((queries * keys[:q]).sum(-1) / tau, repel, distance)
+    return QueryTerms((queries * keys[0, :q]).sum(-1) / tau, repel, distance)
+
+
+def _check_count(queries: Tensor, keys: Tensor, count: int) -> None:
+    """Raise ValueError if `count` negatives cannot be drawn for queries (Q,D) from keys (V,N,D)."""
+    q = len(queries)
+    v, n = keys.shape[:2]
+    if not 1 <= count <= v * (n - 1) or q > n:
+        raise ValueError(
+            f"{count} negatives cannot be drawn for {q} queries from {v} x {n} keys: {v} views of "
+            f"{n} images allow 1 to {v * (n - 1)} negatives and at most {n} queries"
+        )
 
 
 def information(terms: QueryTerms, count: int, alpha: float | None = None) -> float:

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from antipode import dist, rng
+from antipode.core.negatives import Bank
 from antipode.core.objective import Metrics, Objective, centroid
 from antipode.core.pairing import Pairing, views_of
 from antipode.core.passes import SeparateStatistics, has_only_grouped_norm, passes, view_norms
 from antipode.core.regularise import Regulariser
 from antipode.core.scores import precise, raised, unit
+from antipode.core.skip import Conditional, conditional_parts
 from antipode.core.twin import Twin
 from antipode.types import Batch, Output, Pair
 
@@ -101,6 +103,8 @@ class Learner(nn.Module):
         self.options = dict(options or {})
         self.separable = has_only_grouped_norm(online, predictor)
         self.norms = view_norms(online, predictor)
+        self.banks = [part for part in self.modules() if isinstance(part, Bank)]
+        self.conditional = conditional_parts(self)
         self.views = views_of(pairing)
         self.query_views = sorted({view for queries, _ in pairing for view in queries})
         self.key_views = sorted({view for _, keys in pairing for view in keys})
@@ -138,7 +142,7 @@ class Learner(nn.Module):
             query = {view: scaled(p[view]) for view in self.query_views}
             k = {view: scaled(key) for view, key in zip(self.key_views, keys, strict=True)}
             pairs = self._pairs(query, k, batch.image_ids, rng.fold(noise, 2))
-            loss, metrics = self._mean([self.objective(pair) for pair in pairs])
+            loss, metrics = self._loss(pairs)
             if self.regularisers:
                 acted_on = p if self.on == "prediction" else z
                 vectors = torch.stack([unit(acted_on[view]) for view in self.query_views])
@@ -157,14 +161,19 @@ class Learner(nn.Module):
         self.objective.at(progress)
 
     @torch.no_grad()
-    def after_step(self, out: Output) -> None:
-        """Update the state after the optimiser's step: twin, queue, bank and memory."""
+    def after_step(self, out: Output, finite: Tensor | None = None) -> None:
+        """Update the state after the optimiser's step: twin, queue, bank and memory.
+
+        If `finite` () bool is given and False, they stay as they are, because the step was skipped
+        (core/skip.py). Only the step is counted.
+        """
         dist.average_running_stats(self)
         noise = rng.fold(rng.fold(self.seed, self.step), 4)
-        filled = self.objective.push(out.keys, out.image_ids, noise)
-        # AdCo restarts its key encoder from the query encoder once the bank is full (train.py,
-        # fd65f12)
-        self.twin.follow(self.online, restart=filled)
+        with Conditional(self.conditional, finite):
+            filled = self.objective.push(out.keys, out.image_ids, noise)
+            # AdCo restarts its key encoder from the query encoder once the bank is full (train.py,
+            # fd65f12)
+            self.twin.follow(self.online, restart=filled)
         self.step += 1
 
     def reseed(self, seed: int) -> "Learner":
@@ -227,9 +236,15 @@ class Learner(nn.Module):
             pairs.append(Pair(q, ks, image_ids, pool, pool_ids, rng.fold(noise, number)))
         return pairs
 
-    def _mean(self, results: list[tuple[Tensor, Metrics]]) -> tuple[Tensor, Metrics]:
-        """Return the scaled mean loss over pairs, and the mean of each metric."""
-        loss = torch.stack([loss for loss, _ in results]).mean() * self.scale
+    def _loss(self, pairs: list[Pair]) -> tuple[Tensor, Metrics]:
+        """Return the scaled mean loss over pairs, and the mean of each metric.
+
+        While a bank takes in keys, only the first pair counts, without `scale`: AdCo's authors fill
+        the bank one way, also if training is symmetric (init_memory in train.py, fd65f12).
+        """
+        filling = any(bank.filling for bank in self.banks)
+        results = [self.objective(pair) for pair in (pairs[:1] if filling else pairs)]
+        loss = torch.stack([loss for loss, _ in results]).mean() * (1 if filling else self.scale)
         metrics = {
             name: torch.stack([metrics[name] for _, metrics in results]).mean()
             for name in results[0][1]

@@ -3,6 +3,9 @@
 Each part turns a `Pair` into scores (N,K), where -inf marks an excluded vector. The interface is
 scores and not vectors, so that subsets, masks and synthetic negatives need no new type. `forward`
 reads state and `push` writes it after the step, so no query ever meets its own key in a queue.
+
+If there are too many scores to store them (core/streamed.py), the objective asks a part for its
+`candidates` instead: the vectors, and the rule that decides which of them repel a query.
 """
 
 from typing import Literal, Protocol
@@ -12,13 +15,19 @@ from torch import Tensor, nn
 
 from antipode import dist, rng
 from antipode.core.scores import product, unit
+from antipode.core.skip import chosen
+from antipode.core.streamed import Candidates, Draw
 from antipode.types import Pair
 
 Pool = Literal["pair", "all"]
 
 
 class Negatives(Protocol):
-    """What a contrast needs of its negatives."""
+    """What a contrast needs of its negatives.
+
+    The scores of a part that also has `candidates` and `candidate_count`, as the parts below have,
+    need not be stored.
+    """
 
     pool: Pool | None  # which keys of the batch the part needs in Pair.pool
     masked: bool  # some scores may be -inf
@@ -59,16 +68,31 @@ class InBatch(nn.Module):
         lots = self._lots(pair).expand_as(own).masked_fill(own, 2.0)
         return scores.gather(1, lots.topk(count, 1, largest=False).indices)
 
-    def _lots(self, pair: Pair) -> Tensor:
-        """Return a number in [0,1) for each vector of the pool, (1,P) or (N,P).
+    def candidate_count(self, pair: Pair) -> int:
+        """Return the number of vectors that may repel a query."""
+        return len(pair.pool)
 
-        It is drawn by image and view and not by position, so it is the same on any number of ranks.
+    def candidates(self, pair: Pair, live: bool = False) -> Candidates:
+        """Return the pool and, for a subset, the draw that selects it."""
+        count = self._count(pair)
+        draw = None if self.subset is None else Draw(*self._draw_keys(pair), count)
+        return Candidates(pair.pool, (pair.image_ids, pair.pool_ids), draw)
+
+    def _lots(self, pair: Pair) -> Tensor:
+        """Return a number in [0,1) for each vector of the pool, (1,P) or (N,P)."""
+        keys, counters = self._draw_keys(pair)
+        return rng.uniform(rng.fold(keys[:, None], counters), 1).squeeze(-1)
+
+    def _draw_keys(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        """Return the random keys of the queries, (1,) or (N,), and the counters (P,) of the pool.
+
+        A draw depends on image and view and not on the position, so it is the same on any number
+        of ranks.
         """
         positions = torch.arange(len(pair.pool), device=pair.pool.device)
         view = positions // (len(pair.query) * dist.world())
-        rows = pair.noise[None] if self.shared else rng.fold(pair.noise, pair.image_ids)
-        keys = rng.fold(rows[:, None], rng.fold(view, pair.pool_ids))
-        return rng.uniform(keys, 1).squeeze(-1)
+        keys = pair.noise[None] if self.shared else rng.fold(pair.noise, pair.image_ids)
+        return keys, rng.fold(view, pair.pool_ids)
 
     def _count(self, pair: Pair) -> int:
         """Return how many vectors repel a query.
@@ -127,6 +151,7 @@ class Queue(nn.Module):
         if size < 1:
             raise ValueError(f"a queue needs at least one place, got {size}")
         self.draw = draw
+        self.finite_step: Tensor | None = None  # () bool; if False, a push changes nothing
         self.register_buffer("vectors", unit(torch.randn(size, dim)))
         self.register_buffer("cursor", torch.zeros((), dtype=torch.int64))
 
@@ -138,6 +163,14 @@ class Queue(nn.Module):
         """Return scores (N,size) with the stored keys."""
         return product(pair.query, self.vectors.to(pair.query.dtype))
 
+    def candidate_count(self, pair: Pair) -> int:
+        """Return the number of stored keys."""
+        return len(self.vectors)
+
+    def candidates(self, pair: Pair, live: bool = False) -> Candidates:
+        """Return the stored keys; all of them repel every query."""
+        return Candidates(self.vectors.to(pair.query.dtype))
+
     @torch.no_grad()
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Replace the oldest keys by the keys (N,D) of every rank."""
@@ -146,8 +179,9 @@ class Queue(nn.Module):
         if len(keys) > size:
             keys = keys[rng.permutation(noise, len(keys))[:size]] if self.draw else keys[-size:]
         places = (self.cursor + torch.arange(len(keys), device=keys.device)) % size
-        self.vectors.index_copy_(0, places, keys.to(self.vectors.dtype))
-        self.cursor.copy_((self.cursor + len(keys)) % size)
+        new = chosen(self.finite_step, keys.to(self.vectors.dtype), self.vectors[places])
+        self.vectors.index_copy_(0, places, new)
+        self.cursor.copy_(chosen(self.finite_step, (self.cursor + len(keys)) % size, self.cursor))
         return False
 
 
@@ -174,6 +208,7 @@ class Bank(nn.Module):
         self.register_buffer("filled", torch.tensor(0 if fill else size))
         self.count = 0
         self.filling = fill
+        self.finite_step: Tensor | None = None  # () bool; if False, a push changes nothing
         self.register_load_state_dict_post_hook(_recount)  # type: ignore[no-untyped-call]
 
     def stored(self) -> Tensor:
@@ -184,10 +219,22 @@ class Bank(nn.Module):
         """Return scores (N,size); gradients reach the bank only with `live`."""
         return product(pair.query, unit(self.weight if live else self.weight.detach()))
 
+    def candidate_count(self, pair: Pair) -> int:
+        """Return the size of the bank."""
+        return len(self.weight)
+
+    def candidates(self, pair: Pair, live: bool = False) -> Candidates:
+        """Return the negatives at unit length; gradients reach the bank only with `live`."""
+        weight = self.weight if live else self.weight.detach()
+        return Candidates(unit(weight).to(pair.query.dtype))
+
     @torch.no_grad()
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """While filling, store the keys (N,D) of every rank; return True once it is full."""
         if not self.filling:
+            return False
+        # the keys are counted on the host, which therefore waits for the flag while the bank fills
+        if self.finite_step is not None and not self.finite_step:
             return False
         keys = dist.gather(keys)[: len(self.weight) - self.count]
         self.weight[self.count : self.count + len(keys)] = keys.to(self.weight.dtype)

@@ -22,6 +22,7 @@ from antipode.core.loss import (
 )
 from antipode.core.negatives import Bank, Negatives, Pool
 from antipode.core.scores import unit
+from antipode.core.streamed import Candidates, is_large, repulsion
 from antipode.types import Pair, Terms
 
 Metrics = dict[str, Tensor]
@@ -99,27 +100,50 @@ class Contrast(nn.Module):
 
         `among` are all negatives by default.
         """
-        return self.weigh(pair, [part(pair, live) for part in (among or self.negatives)], tau)
+        parts = among or self.negatives
+        if (found := too_many(parts, pair, live)) is not None:
+            return self.stream(pair, found, tau)[0]
+        return self.weigh(pair, [part(pair, live) for part in parts], tau)
 
     def weigh(self, pair: Pair, scores: list[Tensor], tau: float | None = None) -> Terms:
         """Return the three numbers of each query from its scores (N,K) with each part."""
         tau = tau or self.tau
-        attract, bound = self.positives((pair.query * pair.keys).sum(-1).T / tau)
         joint = (scores[0] if len(scores) == 1 else torch.cat(scores, 1)) / tau
         repel = torch.logsumexp(joint, 1)
         if self.margin is not no_margin:
             repel = repel + self.margin(joint.isfinite().sum(1).to(joint.dtype))
-        return Terms(attract, bound, repel)
+        return Terms(*self._attraction(pair, tau), repel)
+
+    def stream(
+        self, pair: Pair, parts: list[Candidates], tau: float | None = None, summed: bool = False
+    ) -> tuple[Terms, Tensor]:
+        """Return the three numbers of each query without storing scores, and the mean score ().
+
+        The mean score is computed only if `summed`.
+        """
+        tau = tau or self.tau
+        repel, count, total = repulsion(pair.query / tau, parts, summed)
+        if self.margin is not no_margin:
+            repel = repel + self.margin(count)
+        mean = total.sum() * tau / count.sum()
+        return Terms(*self._attraction(pair, tau), repel), mean
+
+    def _attraction(self, pair: Pair, tau: float) -> tuple[Tensor, Tensor]:
+        """Return attract (N,) and bound (N,)."""
+        return self.positives((pair.query * pair.keys).sum(-1).T / tau)
 
     def forward(
         self, pair: Pair, among: Sequence[nn.Module] | None = None
     ) -> tuple[Tensor, Metrics]:
         """Return the mean loss over the queries, against these negatives (by default all)."""
         parts = among or self.negatives
-        scores = [part(pair) for part in parts]
-        terms = self.weigh(pair, scores)
+        if (found := too_many(parts, pair)) is not None:
+            terms, negative = self.stream(pair, found, summed=True)
+        else:
+            scores = [part(pair) for part in parts]
+            terms, negative = self.weigh(pair, scores), mean_score(parts, scores)
         loss = self.coupling(terms).mean()
-        return loss, self.metrics(loss, terms) | {"negative": mean_score(parts, scores)}
+        return loss, self.metrics(loss, terms) | {"negative": negative}
 
     def metrics(self, loss: Tensor, terms: Terms) -> Metrics:
         """Return loss, mean positive cosine, mean terms and DCL's multiplier, for the log."""
@@ -216,6 +240,17 @@ class Align(nn.Module):
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Keep nothing."""
         return False
+
+
+def too_many(parts: Iterable[nn.Module], pair: Pair, live: bool = False) -> list[Candidates] | None:
+    """Return the candidates of all parts if they give too many scores to store, else None."""
+    sources: list[Any] = list(parts)
+    if not all(hasattr(part, "candidates") for part in sources):
+        return None
+    count = sum(part.candidate_count(pair) for part in sources)
+    if not is_large(len(pair.query), count, pair.query.device):
+        return None
+    return [part.candidates(pair, live) for part in sources]
 
 
 @torch.no_grad()

@@ -50,7 +50,8 @@ def _nuclear(z: Tensor) -> Tensor:
     n, d = z.shape
     # singular values beyond the rank are zero and add n/d each:
     # sum s^2 - 2 sqrt(n/d) sum s + d (n/d)
-    nuclear_norm: Tensor = torch.linalg.svdvals(z).sum()
+    # an SVD of numbers that are not finite raises an error; the squares below are not finite then
+    nuclear_norm: Tensor = torch.linalg.svdvals(z.nan_to_num(0.0, 0.0, 0.0)).sum()
     distance: Tensor = (z**2).sum() - 2 * (n / d) ** 0.5 * nuclear_norm + n
     return distance
 

@@ -36,7 +36,7 @@ def _or_one(length: Tensor) -> Tensor:
 
 
 @contextmanager
-def _ieee(device: torch.device) -> Iterator[None]:
+def ieee(device: torch.device) -> Iterator[None]:
     """Disable TF32 and bfloat16 in float32 products, and restore the settings afterwards."""
     cuda = torch.backends.cuda.matmul
     cpu = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -56,22 +56,29 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     This is an operator of its own because torch's precision switch is global state. Inside the
     operator the switch affects the forward and backward pass, eager and compiled, and nothing else.
     """
-    compiling = torch.compiler.is_compiling()
-    if not compiling and torch.autograd.forward_ad._current_level >= 0:
+    operator = _product if needs_operator(left, right) else _precise_product
+    scores: Tensor = operator(left, right)
+    return scores
+
+
+def needs_operator(left: Tensor, right: Tensor) -> bool:
+    """Return True if a function of two tensors must run as an operator of its own.
+
+    The first call of an operator imports torch's compiler, which takes 1.4 s of CPU time. Without
+    gradients a plain function gives the same. Raises ValueError in forward mode.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    if torch.autograd.forward_ad._current_level >= 0:
         raise ValueError(
             "losses have no forward-mode derivative (torch.func.jvp): use backward or "
             "torch.autograd.grad"
         )
-    if compiling or left.requires_grad or right.requires_grad or left.is_meta:
-        scores: Tensor = _product(left, right)
-        return scores
-    # The first call of the operator imports torch's compiler, which takes 1.4 s of CPU time.
-    # Without gradients a plain function gives the same.
-    return _precise_product(left, right)
+    return left.requires_grad or right.requires_grad or left.is_meta
 
 
 def _precise_product(left: Tensor, right: Tensor) -> Tensor:
-    with _ieee(left.device):
+    with ieee(left.device):
         return left @ right.T
 
 

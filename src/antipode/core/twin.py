@@ -104,6 +104,7 @@ class Ema(nn.Module):
         self.momentum = momentum
         self.shuffle = shuffle
         self.joint = joint
+        self.finite_step: Tensor | None = None  # () bool; if False, `follow` changes nothing
         self.separable = has_only_grouped_norm(self.net)
         self.norms = view_norms(self.net)
         # both numbers are stored, since 1 - float32(0.999) is not float32(0.001);
@@ -165,8 +166,12 @@ class Ema(nn.Module):
         if restart:
             torch._foreach_copy_(mine, theirs)
             return
-        torch._foreach_mul_(mine, self.pace[0])
-        torch._foreach_add_(mine, list(torch._foreach_mul(theirs, self.pace[1])))
+        kept, taken = self.pace
+        if self.finite_step is not None:
+            kept = torch.where(self.finite_step, kept, 1.0)
+            taken = torch.where(self.finite_step, taken, 0.0)
+        torch._foreach_mul_(mine, kept)
+        torch._foreach_add_(mine, list(torch._foreach_mul(theirs, taken)))
 
 
 def _share(momentum: float) -> None:

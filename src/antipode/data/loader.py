@@ -12,6 +12,7 @@ same seed see the same crops of the same images.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from antipode import rng
 from antipode.data.sources.source import Decoded, Memory, Skip, Source
+from antipode.data.sources.stamp import Stamp, stamp
 from antipode.types import Batch
 
 # Images that a worker decodes before it returns them. This bounds the memory for any batch size.
@@ -101,6 +103,11 @@ class Loader:
         self.workers = cores(world) if workers is None else workers
         self.per_epoch = len(source) // batch
         self.total = self.per_epoch * epochs
+
+    @cached_property
+    def stamp(self) -> Stamp:
+        """The stamp of the images, by which a resumed run recognises them."""
+        return stamp(self.source)
 
     def order(self, epoch: int, device: torch.device | str = "cpu") -> Tensor:
         """Return the ids of all images of the source in the order of an epoch."""

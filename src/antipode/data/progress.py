@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from antipode.names import printable
+
 Item = TypeVar("Item")
 WORTH = 2000  # fewer items finish too quickly for a bar to be useful
 
@@ -31,13 +33,13 @@ def bar(
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # names may contain brackets
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(what, total=count)
+        task = progress.add_task(printable(what), total=count)
         yield lambda done: progress.advance(task, done)
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from antipode.data.loader import Loader
 from antipode.data.progress import bar
-from antipode.data.views.operation import Centre
-from antipode.data.views.policy import View, crop_and_colour
+from antipode.data.views.policy import crop_and_colour
 from antipode.data.views.views import Views
+from antipode.evaluation.pixels import as_evaluated
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
 from antipode.functional import alignment, uniformity
@@ -29,7 +29,7 @@ def alignment_uniformity(task: Task) -> Result:
     and uniformity of the projection head are added if there is a head. The views are those of MoCo
     v2, whatever the run was trained with, so that runs can be compared. No label is read.
     """
-    split = "train" if task.splits.test is None else "test"
+    _, split = task.images()
     features = pairs(task)
     more: dict[str, float] = {}
     for of, (x, y) in features.items():
@@ -57,7 +57,7 @@ def pairs(task: Task) -> dict[str, Tensor]:
     The keys are "backbone" and, if there is a projection head, "head". The seed of the task decides
     which images and which views are drawn.
     """
-    source = task.splits.train if task.splits.test is None else task.splits.test
+    source, _ = task.images()
     if len(source) < 2:
         raise ValueError(
             f"uniformity needs at least two images, but {task.splits.name} has {len(source)}"
@@ -83,7 +83,4 @@ def pairs(task: Task) -> dict[str, Tensor]:
 
 def twice(eval_view: Views) -> Views:
     """Return MoCo v2's two views, with the pixel normalisation of the evaluation view."""
-    view = eval_view.policy[0]
-    random = crop_and_colour(view.size, eval_view.normal)[0].operations[:-1]
-    rest = [operation for operation in view.operations if not isinstance(operation, Centre)]
-    return Views(2 * [View(view.size, (*random, *rest))], eval_view.normal)
+    return as_evaluated(crop_and_colour(eval_view.sizes[0], eval_view.normal), eval_view)

@@ -15,9 +15,9 @@ from antipode import rng
 from antipode.data.loader import Loader, in_order, uniforms
 from antipode.data.progress import bar
 from antipode.data.sources.source import Memory, Source
-from antipode.data.views.operation import Centre
-from antipode.data.views.policy import View, linear
+from antipode.data.views.policy import linear
 from antipode.data.views.views import Views
+from antipode.evaluation.pixels import as_evaluated
 from antipode.evaluation.task import Task
 from antipode.optim import set_rate
 from antipode.training.graph import CapturedStep
@@ -80,10 +80,7 @@ def augmented(eval_view: Views) -> Views:
     The operations after the crop are those of the evaluation view, so that the backbone gets pixels
     that are normalised as in its own training.
     """
-    view = eval_view.policy[0]
-    crop = linear(view.size, eval_view.normal, scale=CROP)[0].operations[0]
-    rest = [operation for operation in view.operations if not isinstance(operation, Centre)]
-    return Views([View(view.size, (crop, *rest))], eval_view.normal)
+    return as_evaluated(linear(eval_view.sizes[0], eval_view.normal, scale=CROP), eval_view)
 
 
 @torch.no_grad()
@@ -100,21 +97,32 @@ def embed(backbone: nn.Module, view: Tensor) -> Tensor:
         return torch.cat([backbone(part) for part in torch.split(view, 1024)]).float()
 
 
-@torch.no_grad()
 def judge(
     task: Task, heads: Heads, source: Source, features: Features
 ) -> tuple[list[float], list[float]]:
     """Return the top-1 and the top-5 accuracy in percent of each of the S classifiers."""
+    right = graded(task, heads, source, features)[0].double()
+    return (100 * right[:, :, 0].mean(1)).tolist(), (100 * right.sum(2).mean(1)).tolist()
+
+
+@torch.no_grad()
+def graded(task: Task, heads: Heads, source: Source, features: Features) -> tuple[Tensor, Tensor]:
+    """Return which of the best five classes of each image is the right one, and the labels (N,).
+
+    The first tensor is bool (S,N,5), with the best class first. It has fewer than five columns if
+    there are fewer classes. Both tensors are on the CPU.
+    """
     labels = _labels(source, task.device)
     hits = []
+    seen = []
     with bar(len(source), "test") as done:
         for view, ids in in_order(source, task.eval_view, device=task.device):
             logits = heads(features(view))  # (S,N,C)
             best = logits.topk(min(5, logits.shape[2]), 2).indices
-            hits.append(best == labels[ids.to(task.device)][:, None])
+            seen.append(labels[ids.to(task.device)])
+            hits.append(best == seen[-1][:, None])
             done(len(ids))
-    right = torch.cat(hits, 1).double()  # (S,N,5)
-    return (100 * right[:, :, 0].mean(1)).tolist(), (100 * right.sum(2).mean(1)).tolist()
+    return torch.cat(hits, 1).cpu(), torch.cat(seen).cpu()
 
 
 def fit(

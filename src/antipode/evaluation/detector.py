@@ -185,12 +185,9 @@ def fpn(backbone: nn.Module, classes: int, form: Form) -> FasterRCNN:
     and cvpods. Arguments, inputs and outputs are those of `c4`.
     """
     net = _resnet(backbone, form)
-    head = FastRCNNConvFCHead(
-        (form.width, 7, 7), [form.width] * 4, [4 * form.width], norm_layer=nn.BatchNorm2d
-    )
     detector = FasterRCNN(
         _pyramid(net, form),
-        box_head=head,
+        box_head=_normalised_head(form),
         box_predictor=_predictor(4 * form.width, classes),
         **_on_pyramid(form),
     )
@@ -301,6 +298,23 @@ def _common(form: Form) -> dict[str, Any]:
         "image_std": list(form.std),
         "box_batch_size_per_image": form.rois,
     }
+
+
+def _normalised_head(form: Form) -> nn.Sequential:
+    """Return a head of four convolutions and one fully connected layer, each with batch norm.
+
+    torchvision's head has batch norm after the convolutions only.
+    """
+    convolutions = FastRCNNConvFCHead(
+        (form.width, 7, 7), [form.width] * 4, [], norm_layer=nn.BatchNorm2d
+    )
+    wide = 4 * form.width
+    return nn.Sequential(
+        convolutions,
+        nn.Linear(form.width * 7 * 7, wide, bias=False),  # batch norm has the bias
+        nn.BatchNorm1d(wide),
+        nn.ReLU(inplace=True),
+    )
 
 
 def _predictor(width: int, classes: int) -> FastRCNNPredictor:

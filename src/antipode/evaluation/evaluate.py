@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,16 @@ from antipode.data.sources.catalog import Given, python_name
 from antipode.data.sources.folder import held_out
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
-from antipode.evaluation.protocol import known, protocols
+from antipode.evaluation.protocol import known, protocols, usual
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Protocol, Task
+from antipode.evaluation.untrained import untrained_backbone
 from antipode.runs.run import Run, Runs, opened
 
 
 def evaluate(
     run: Runs,
-    names: Sequence[str],
+    names: Sequence[str] | None = None,
     *,
     data: Given | None = None,
     out: Path | None = None,
@@ -29,9 +31,12 @@ def evaluate(
     device: str = "auto",
     module: Any = None,
 ) -> dict[str, Score]:
-    """Score a run by protocols. The arguments are those of `antipode.evaluate`."""
-    chosen = {name: known(name) for name in names}
-    if not chosen:
+    """Score a run by protocols. The arguments are those of `antipode.evaluate`.
+
+    Without names, the protocols are those of `usual`.
+    """
+    chosen = {name: known(name) for name in names or ()}
+    if names is not None and not chosen:
         raise ValueError(f"no protocol was given: choose from {', '.join(protocols())}")
     check_seed(seed or 0)
     subject = opened(run, data=_data_name(data, chosen), out=out, seed=seed or 0, module=module)
@@ -46,7 +51,8 @@ def evaluate(
         subject.check_finished()
     where = pick_device(device)
     dist.setup(where.type)
-    return _Scoring(subject, data, where, subject.seed if seed is None else seed).run(chosen)
+    scoring = _Scoring(subject, data, where, subject.seed if seed is None else seed)
+    return scoring.run(chosen or scoring.usual())
 
 
 def check_seed(seed: int) -> None:
@@ -56,11 +62,20 @@ def check_seed(seed: int) -> None:
 
 
 def task_for(run: Run, data: "Given | Splits | None", device: torch.device, seed: int) -> Task:
-    """Return the task of protocols: the backbone of a run on a data set, by default its own."""
-    splits = run.splits(data)
+    """Return the task of protocols: the backbone of a run on a data set, by default its own.
+
+    If your own labelled data set has no test images, a part of its images is held out.
+    """
+    task = plain_task(run, data, device, seed)
     given = run.data if data is None else data
-    if given is not None and not isinstance(given, str | Splits) and splits.test is None:
-        splits = _with_test(splits)
+    if given is None or isinstance(given, str | Splits) or task.splits.test is not None:
+        return task
+    return replace(task, splits=_with_test(task.splits))
+
+
+def plain_task(run: Run, data: "Given | Splits | None", device: torch.device, seed: int) -> Task:
+    """Return the task of protocols without labels, which need no test images."""
+    splits = run.splits(data)
     return Task(
         backbone=run.frozen_backbone.to(device),
         splits=splits,
@@ -71,6 +86,7 @@ def task_for(run: Run, data: "Given | Splits | None", device: torch.device, seed
         make_head=run.head,
         root=run.root,
         cache=run.path / "features",
+        make_untrained=partial(untrained_backbone, run),
     )
 
 
@@ -107,7 +123,8 @@ def _check_folder(run: Run) -> None:
     # Only untrained weights depend on a seed.
     other_seed = run.network.kind == "random" and stored.get("seed", run.seed) != run.seed
     if stored.get("network", run.name) != run.name or other_seed:
-        other = stored["network"] + (f" with seed {stored['seed']}" if other_seed else "")
+        seed = f" with seed {stored['seed']}" if other_seed else ""
+        other = f"{stored.get('network', 'another network')}{seed}"
         raise ValueError(
             f"{run.path} holds the scores of {other}: choose another --out for {run.name}"
         )
@@ -128,6 +145,8 @@ class _Scoring:
         self.device = device
         self.seed = seed
         self.tasks: dict[str, Task] = {}
+        # the tasks on your own data sets without test images, from which some are held out
+        self.labelled: dict[str, Task] = {}
         self.scores: dict[str, Score] = {}
 
     def run(self, chosen: Mapping[str, Protocol]) -> dict[str, Score]:
@@ -142,47 +161,56 @@ class _Scoring:
                 self._score(name, protocol)
             except (ValueError, FileNotFoundError) as error:
                 failures[name] = error
-        _warn_unreadable(list(self.tasks.values()))
+        _warn_unreadable([*self.tasks.values(), *self.labelled.values()])
         if failures:
             raise _failure(failures, self.scores, self.subject.path / "scores.json")
         return self.scores
+
+    def usual(self) -> dict[str, Protocol]:
+        """Return the protocols that fit the data set."""
+        task = self._task(self.own if self.data is None else self.data, labels=True)
+        return {name: known(name) for name in usual(task)}
 
     def _score(self, name: str, protocol: Protocol) -> None:
         place: Any = self.data
         if place is None:
             place = self.own if self.own_data_passed else protocol.data or self.own
-        task = self._task(place)
-        value, unit, settings, n, more, split, epoch = protocol.run(task)
-        unreadable = {part: len(_unreadable(task.splits, part)) for part in ("train", "test")}
-        more = {
-            **more,
-            **{f"unreadable {part} images": count for part, count in unreadable.items() if count},
-        }
+        task = self._task(place, protocol.labels)
+        result = protocol.run(task)
         # The images of a packed data set may be smaller, so it is not the original data set.
         packed = place != self.own and isinstance(place, str) and place.startswith("packed:")
         on = str(place) if packed else task.splits.name
         score = Score(
-            value,
-            unit,
+            result.value,
+            result.unit,
             name,
-            {"size": task.size, **settings},
+            {"size": task.size, **result.settings},
             on,
-            split=split,
-            n=n,
+            split=result.split,
+            n=result.n,
             seed=self.seed,
-            epoch=epoch,
-            more=more,
+            epoch=result.epoch,
+            more=result.more | _unreadable_counts(task.splits),
+            low=result.low,
+            high=result.high,
+            chance=result.chance,
         )
         if dist.rank() == 0:
             self._store(name if place == self.own else f"{name}@{on}", score)
         self.scores[name] = score
 
-    def _task(self, place: Any) -> Task:
+    def _task(self, place: Any, labels: bool) -> Task:
+        """Return the task on a data set, for protocols with or without labels."""
+        own = place == self.own and self.subject.data is not None
+        data = self.subject.data if own else place
         if str(place) not in self.tasks:
-            own = place == self.own and self.subject.data is not None
-            data = self.subject.data if own else place
-            self.tasks[str(place)] = task_for(self.subject, data, self.device, self.seed)
-        return self.tasks[str(place)]
+            self.tasks[str(place)] = plain_task(self.subject, data, self.device, self.seed)
+        task = self.tasks[str(place)]
+        if not labels or isinstance(data, str) or task.splits.test is not None:
+            return task
+        if str(place) not in self.labelled:
+            self.labelled[str(place)] = replace(task, splits=_with_test(task.splits))
+        return self.labelled[str(place)]
 
     def _store(self, name: str, score: Score) -> None:
         """Add a score to scores.json.
@@ -217,6 +245,12 @@ def _unreadable(splits: Splits, part: str) -> dict[str, str]:
     # The splits of a folder share the record of failures.
     names = set(getattr(source, "names", ())) if failed else set()
     return {name: reason for name, reason in failed.items() if name in names}
+
+
+def _unreadable_counts(splits: Splits) -> dict[str, int]:
+    """Return the number of train and test images that could not be read, if there are any."""
+    counts = {part: len(_unreadable(splits, part)) for part in ("train", "test")}
+    return {f"unreadable {part} images": count for part, count in counts.items() if count}
 
 
 def _warn_unreadable(tasks: list[Task]) -> None:

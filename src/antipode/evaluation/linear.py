@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 
 from antipode import optim, rng
 from antipode.data.sources.source import Source, subset
-from antipode.evaluation.classifier import CROP, Heads, embed, fit, judge, width
+from antipode.evaluation.accuracy import classification, top5
+from antipode.evaluation.classifier import CROP, Heads, embed, fit, graded, judge, width
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Protocol, Task
 from antipode.schedule import Per, Rule, Schedule, cosine, scaled
@@ -112,7 +113,7 @@ def protocol(settings: Linear) -> Protocol:
 def run(task: Task, settings: Linear) -> Result:
     """Compute the top-1 test accuracy after the last epoch.
 
-    The top-5 accuracy is added if there are more than five classes.
+    The top-5 accuracy is added if there are at least ten classes.
     """
     train, test = one_label(task, "train"), one_label(task, "test")
     rates = settings.rates
@@ -120,7 +121,7 @@ def run(task: Task, settings: Linear) -> Result:
     if len(rates) > 1:
         rates, notes = chosen(task, settings, train)
     heads = trained(task, settings, train, rates)
-    top1, top5 = judge(task, heads, test, partial(embed, task.backbone))
+    right, labels = graded(task, heads, test, partial(embed, task.backbone))
     batch = fitting(settings, train)
     values = asdict(settings)
     del values["about"], values["data"]
@@ -133,9 +134,9 @@ def run(task: Task, settings: Linear) -> Result:
         "rate": scaled(rates[0], settings.rule, batch),
         "images": len(train),
     }
-    return Result(
-        top1[0], "% top-1", values | precision(task) | notes, len(test), further(task, top5[0])
-    )
+    values |= precision(task) | notes
+    more = top5(right[0].any(1), task.classes)
+    return classification(right[0, :, 0], labels, values, seed=task.seed, more=more)
 
 
 def one_label(task: Task, part: str) -> Source:
@@ -219,11 +220,6 @@ def precision(task: Task) -> dict[str, str]:
     """Return the state and the precision of the frozen backbone, to record with a score."""
     half = task.device.type == "cuda" and torch.cuda.is_bf16_supported()
     return {"backbone": "frozen", "precision": "bf16" if half else "fp32"}
-
-
-def further(task: Task, top5: float) -> dict[str, Any]:
-    """Return the top-5 accuracy if there are more than five classes, else nothing."""
-    return {"top5": top5} if task.classes > 5 else {}
 
 
 def _optimiser(settings: Linear, parameters: list[torch.Tensor]) -> Optimizer:

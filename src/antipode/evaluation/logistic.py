@@ -15,6 +15,7 @@ from torch import Tensor
 from antipode import rng
 from antipode.core.scores import product, raised
 from antipode.data.progress import bar
+from antipode.evaluation.accuracy import classification, top5
 from antipode.evaluation.nearest import one_each
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
@@ -60,11 +61,11 @@ def linear_fast(task: Task) -> Result:
         "features": "backbone, standardised to mean 0 and standard deviation 1 on train",
         "optimiser": f"L-BFGS to a scaled gradient of {TOLERANCE:g} ({ROUGH:g} in the folds)",
     }
-    correct = result.ranks == 0
-    top5 = {"top5": 100 * (result.ranks < 5).double().mean().item()} if task.classes > 5 else {}
+    ranks = result.ranks.cpu()
     names = (f"{penalty:.2g}" for penalty in GRID)
-    more = top5 | {"held-out top1": dict(zip(names, result.held_out, strict=True))}
-    return Result(100 * correct.double().mean().item(), "% top-1", settings, len(correct), more)
+    held_out = {"held-out top1": dict(zip(names, result.held_out, strict=True))}
+    more = top5(ranks < 5, task.classes) | held_out
+    return classification(ranks == 0, test.y, settings, seed=task.seed, more=more)
 
 
 class Classification(NamedTuple):

@@ -1,7 +1,9 @@
 """k-nearest-neighbour classification on frozen features. N images, D features, C classes."""
 
 import torch
+from torch import Tensor
 
+from antipode.evaluation.accuracy import classification
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
 from antipode.functional import knn
@@ -18,16 +20,16 @@ def nearest(task: Task, *, k: int, tau: float | None, of: str = "backbone") -> R
     one_each(task, "a vote of neighbours")
     bank = len(task.labels("train"))
     if bank < k:
-        alternative = "knn20, which needs 20, or linear-fast" if k > 20 else "linear-fast"
+        fitting = [f"knn{fewer} or " for fewer in (20, 10) if fewer < k and fewer <= bank]
         raise ValueError(
             f"a vote of the {k} nearest needs at least {k} train images, but {task.splits.name} "
-            f"has {bank}: use {alternative}"
+            f"has {bank}: use {''.join(fitting[:1])}linear-fast"
         )
     train = task.features("train", of)
     test = task.features("test", of)
-    value = accuracy(train, test, k=k, tau=tau, classes=task.classes, device=task.device)
+    correct = recognised(train, test, k=k, tau=tau, classes=task.classes, device=task.device)
     settings = {"k": k, "tau": tau, "features": of, "similarity": "cosine", "train images": bank}
-    return Result(value, "% top-1", settings, len(test.x))
+    return classification(correct, test.y, settings, seed=task.seed)
 
 
 def accuracy(
@@ -39,12 +41,26 @@ def accuracy(
     classes: int,
     device: torch.device | None = None,
 ) -> float:
-    """Return the kNN accuracy on the test images (N,D) in percent.
+    """Return the kNN accuracy on the test images (N,D) in percent. The arguments are as below."""
+    correct = recognised(train, test, k=k, tau=tau, classes=classes, device=device)
+    return 100 * correct.double().mean().item()
+
+
+def recognised(
+    train: Features,
+    test: Features,
+    *,
+    k: int,
+    tau: float | None,
+    classes: int,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Return whether the vote gives each test image its class, bool (N,) on the CPU.
 
     The computation runs on `device`. The train features may stay on another device.
     """
     votes = knn(train.x, train.y, test.x.to(device or test.x.device), k=k, tau=tau, classes=classes)
-    return 100 * (votes.argmax(1).cpu() == test.y.cpu()).double().mean().item()
+    return votes.argmax(1).cpu() == test.y.cpu()
 
 
 def one_each(task: Task, what: str) -> None:

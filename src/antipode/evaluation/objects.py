@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 from antipode import dist, rng
 from antipode.data.loader import cores
 from antipode.data.sources.annotated import Detection, Target, Thing
-from antipode.data.sources.folder import Files, Names
+from antipode.data.sources.folder import Files
+from antipode.data.sources.image_names import Names
 from antipode.evaluation.precision import drawn
 
 FEW = 500  # up to this many images are read faster than worker processes start

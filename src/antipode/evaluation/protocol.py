@@ -1,16 +1,17 @@
 """Evaluation protocols by name. A name fixes every setting, so equal names mean equal protocols."""
 
+import warnings
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib import import_module
 
-from antipode.evaluation import linear, semi
+from antipode.evaluation import finetune, linear, semi
 from antipode.evaluation.alignment_uniformity import alignment_uniformity
 from antipode.evaluation.logistic import linear_fast
-from antipode.evaluation.nearest import nearest
+from antipode.evaluation.nearest import nearest, one_each
 from antipode.evaluation.score import Result
 from antipode.evaluation.svm import lowshot_svm, svm_voc07
-from antipode.evaluation.task import Protocol, Task
+from antipode.evaluation.task import Protocol, Task, is_unlabelled
 from antipode.names import unknown
 from antipode.papers import collect
 
@@ -31,8 +32,15 @@ GENERAL: dict[str, Protocol] = {
         partial(nearest, k=200, tau=0.07),
         "vote of the 200 nearest neighbours, weighted by exp(similarity/.07) (NPID)",
     ),
+    "knn10": Protocol(
+        partial(nearest, k=10, tau=None), "unweighted vote of the 10 nearest neighbours"
+    ),
     "knn20": Protocol(
         partial(nearest, k=20, tau=None), "unweighted vote of the 20 nearest neighbours (MSBReg)"
+    ),
+    "knn20-weighted": Protocol(
+        partial(nearest, k=20, tau=0.07),
+        "vote of the 20 nearest neighbours, weighted by exp(similarity/.07) (MSBReg)",
     ),
     "knn200": Protocol(
         partial(nearest, k=200, tau=None), "unweighted vote of the 200 nearest neighbours (MSBReg)"
@@ -50,6 +58,9 @@ GENERAL: dict[str, Protocol] = {
     "semi-10": Protocol(
         partial(semi.run, share=0.1), "classifier and backbone on 10 % of the labels (MSBReg)"
     ),
+    "finetune": Protocol(
+        finetune.run, "classifier and backbone on all labels, epochs by the number of images"
+    ),
     "svm-voc07": Protocol(
         svm_voc07, "mAP of linear SVMs, cost per class chosen on 3 folds (Goyal et al.)", "voc07"
     ),
@@ -63,7 +74,7 @@ GENERAL: dict[str, Protocol] = {
     ),
     "detect-coco": Protocol(
         partial(detection, settings="COCO"),
-        "Faster R-CNN FPN, fine-tuned for 90k iterations (EqCo)",
+        "Faster R-CNN FPN, fine-tuned for 90k iterations (EqCo's release)",
         "coco",
     ),
     "segment-coco": Protocol(
@@ -72,7 +83,9 @@ GENERAL: dict[str, Protocol] = {
         "coco",
     ),
     "alignment-uniformity": Protocol(
-        alignment_uniformity, "alignment and uniformity of pairs of views (Wang & Isola)"
+        alignment_uniformity,
+        "alignment and uniformity of pairs of views (Wang & Isola)",
+        labels=False,
     ),
 }
 
@@ -88,3 +101,25 @@ def known(name: str) -> Protocol:
     if name not in protocols():
         raise unknown("protocol", name, protocols())
     return protocols()[name]
+
+
+LABEL_FREE = ("retrieval", "alignment-uniformity")
+
+
+def usual(task: Task) -> tuple[str, ...]:
+    """Return the names of the protocols that fit a data set, for a user who names none.
+
+    They are kNN if every image has one label, with fewer neighbours on small data sets, and
+    otherwise the protocols that need no labels.
+    """
+    if is_unlabelled(task.splits.train) or is_unlabelled(task.splits.test):
+        return LABEL_FREE
+    try:
+        one_each(task, "kNN")
+    except ValueError as error:
+        names = " and ".join(LABEL_FREE)
+        warnings.warn(f"scored by {names} instead of kNN: {error}", stacklevel=4)
+        return LABEL_FREE
+    count = len(task.labels("train"))
+    fitting = [name for name, k in {"knn": 200, "knn20": 20, "knn10": 10}.items() if k <= count]
+    return tuple(fitting[:1]) or LABEL_FREE

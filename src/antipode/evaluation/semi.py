@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 from antipode import optim, rng
 from antipode.data.sources.source import Decoded, Source, subset
 from antipode.data.sources.splits import data_root
-from antipode.evaluation.classifier import Features, Heads, embed, fit, judge, width
-from antipode.evaluation.linear import Linear, further, one_label, precision, trained
+from antipode.evaluation.accuracy import classification, top5
+from antipode.evaluation.classifier import Features, Heads, embed, fit, graded, width
+from antipode.evaluation.linear import Linear, one_label, precision, trained
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
 from antipode.schedule import Schedule
@@ -79,17 +80,17 @@ def run(task: Task, share: float, settings: Semi | None = None) -> Result:
     else:
         heads, features = tuned(task, settings, settings.encoder, images)
         state = {"backbone": "fine-tuned", "precision": "fp32"}
-    top1, top5 = judge(task, heads, test, features)
+    right, labels = graded(task, heads, test, features)
     values = {name: value for name, value in asdict(settings).items() if name != "file"} | state
     values |= {
         "share": share,
         "images": len(images),
         "drawn": selection,
         "batch": min(settings.batch, len(images)),
+        "chosen": CHOSEN,
     }
-    return Result(
-        top1[0], "% top-1", values | {"chosen": CHOSEN}, len(test), further(task, top5[0])
-    )
+    more = top5(right[0].any(1), task.classes)
+    return classification(right[0, :, 0], labels, values, seed=task.seed, more=more)
 
 
 def few(task: Task, train: Source, share: float, file: str) -> tuple[Source, str]:

@@ -1,14 +1,14 @@
 """What every protocol gets: a frozen backbone on a data set."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from antipode.data.sources.source import Source
+from antipode.data.sources.source import Decoded, Memory, Source
 from antipode.data.sources.splits import Splits
 from antipode.data.views.views import Views
 from antipode.evaluation.features import extract
@@ -23,11 +23,13 @@ class Protocol(NamedTuple):
         run: function from a `Task` to its `Result`.
         about: a description in one line, for lists.
         data: the data set that the protocol belongs to, or None for the data set of the run.
+        labels: whether the protocol needs labels.
     """
 
     run: Callable[["Task"], Result]
     about: str
     data: str | None = None
+    labels: bool = True
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Task:
         cache: a folder to store features in.
         make_head: returns the projection head. It is called once, when a protocol first needs the
             head, because it reads a checkpoint.
+        make_untrained: returns the backbone before training, or None if it is unknown.
         computed: the features that were already computed, by split and network.
     """
 
@@ -60,6 +63,7 @@ class Task:
     root: str | None = None
     cache: Path | None = None
     make_head: Callable[[], nn.Module | None] | None = field(default=None, repr=False)
+    make_untrained: Callable[[], nn.Module | None] | None = field(default=None, repr=False)
     computed: dict[tuple[str, str], Features] = field(default_factory=dict, repr=False)
 
     def features(self, part: str, of: str = "backbone") -> Features:
@@ -92,6 +96,22 @@ class Task:
             self.head = None if head is None else head.to(self.device)
         return self.head
 
+    def untrained(self) -> nn.Module | None:
+        """Return the backbone before training on the task's device, or None if it is unknown."""
+        net = None if self.make_untrained is None else self.make_untrained()
+        return None if net is None else net.to(self.device)
+
+    def images(self) -> tuple[Source, str]:
+        """Return images without labels and the name of their split.
+
+        They are the test images, or those of pretraining if there are no test images.
+        """
+        source = self.splits.pretrain if self.splits.test is None else self.splits.test
+        split = "train" if self.splits.test is None else "test"
+        if not isinstance(source, Memory | Decoded):
+            raise ValueError(f"the images must be Memory or Decoded, not {type(source).__name__}")
+        return replace(source, labels=None), split
+
     def labelled(self, part: str) -> Source:
         """Return the train or test images.
 
@@ -100,16 +120,19 @@ class Task:
         """
         source = self.splits.train if part == "train" else self.splits.test
         if source is None:
-            raise ValueError(f"{self.splits.name} has no {part} split to score on")
-        labels = source.labels
-        if labels is None or (labels.ndim == 1 and len(labels) and bool((labels < 0).all())):
             raise ValueError(
-                f"{self.splits.name} has no labels for its {part} images, but a score needs them"
+                f"{self.splits.name} has no {part} split to score on; retrieval needs none"
+            )
+        labels = source.labels
+        if labels is None or is_unlabelled(source):
+            raise ValueError(
+                f"{self.splits.name} has no labels for its {part} images, but this protocol needs "
+                "them; use retrieval, which needs none"
             )
         if labels.ndim == 1 and (absent := int((labels < 0).sum())):
             raise ValueError(
                 f"{absent} of the {len(labels)} {part} images of {self.splits.name} have no label, "
-                "but a score needs a label for every image"
+                "but this protocol needs a label for every image; use retrieval, which needs none"
             )
         if part == "train" and labels.ndim == 1 and int(labels.min()) == int(labels.max()):
             raise ValueError(
@@ -131,3 +154,11 @@ class Task:
         if labels.ndim == 2:
             return labels.shape[1]
         return max(int(labels.max()) + 1, len(self.splits.classes or ()))
+
+
+def is_unlabelled(source: Source | None) -> bool:
+    """Return True if there are no images, or if none of them has a label."""
+    labels = None if source is None else source.labels
+    if labels is None:
+        return True
+    return labels.ndim == 1 and len(labels) > 0 and bool((labels < 0).all())

@@ -17,7 +17,8 @@ from antipode.nets.blocks import BasicBlock, Bottleneck, last_norms
 
 Stem = Literal["imagenet", "half", "small"]
 
-STEMS = {  # kernel, stride and padding of the first convolution; whether a max pool follows
+# kernel, stride and padding of the first convolution; whether a max pool follows
+STEMS: dict[Stem, tuple[int, int, int, bool]] = {
     "imagenet": (7, 2, 3, True),
     "half": (3, 2, 1, False),  # for 64 px, or for 32 px on a CPU
     "small": (3, 1, 1, False),  # of the papers with 32 px images
@@ -75,6 +76,7 @@ class ResNet(nn.Module):
         if channels < 1:
             raise ValueError(f"images need at least one channel, got {channels}")
         first = shape.width
+        self.stem: Stem = stem
         kernel, stride, padding, pool = STEMS[stem]
         self.conv1 = nn.Conv2d(channels, first, kernel, stride, padding, bias=False)
         self.bn1 = nn.BatchNorm2d(first)

@@ -1,34 +1,34 @@
-"""Backbone weights on disk.
+"""The weights of backbones: write them, and load them into a network.
 
 A run stores them as safetensors under torchvision's names. Files of other projects can be loaded to
 start from.
 """
 
 import copy
-import json
-import pickle
-import re
-import sys
+import warnings
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from antipode.files import atomic_write
-from antipode.nets.backbone import RESNETS, Stem, Wrapped
+from antipode.nets.backbone import RESNETS, STEMS, ResNet, Stem, Wrapped
 from antipode.nets.backbone import backbone as make_backbone
+from antipode.nets.layouts import COUNTER, LeftOut, find, fits, flat, is_coloured
+from antipode.nets.supervised import imagenet_weights
+from antipode.nets.weight_file import (
+    About,
+    check_finite,
+    file_of,
+    packed,
+    read,
+    stated_stem,
+)
+from antipode.nets.weight_file import about as about_file
 
 # modules of classifiers, and of MoCo's and SimSiam's projection heads, which are called `fc` too
 CLASSIFIERS = ("fc", "classifier", "head", "heads", "last_linear")
-# words in the prefixes of networks that follow another network
-TWINS = {"k", "key", "momentum", "target", "teacher", "ema", "twin"}
-# it has no effect if the momentum is fixed, and files from before 2019 do not have it
-COUNTER = "num_batches_tracked"
 
 
 def bare(backbone: nn.Module) -> nn.Module:
@@ -50,8 +50,8 @@ def reopened(
     """
     if module is not None:
         return _copied(module, size)
-    if name in RESNETS and "conv1.weight" in weights:
-        channels = int(weights["conv1.weight"].shape[1])
+    if name in RESNETS:
+        channels = channels_of(weights, 3)
         return make_backbone(name, stem=stem, channels=channels, size=size), channels
     # A file lists its weights in alphabetical order: only the network shows which layer is first.
     net = make_backbone(name, stem=stem, size=size)
@@ -60,9 +60,19 @@ def reopened(
         if stored is None or not value.ndim == stored.ndim == 4:
             continue
         channels = int(stored.shape[1])
-        if channels != value.shape[1]:
+        if channels != value.shape[1] and 1 <= channels <= 1024:
             return make_backbone(name, stem=stem, channels=channels, size=size), channels
     return net, 3
+
+
+def channels_of(weights: Mapping[str, Tensor], default: int) -> int:
+    """Return the channels of a ResNet's first convolution, or `default` if that has another form.
+
+    More than 1,024 channels are not believed: a damaged file must not ask for much memory.
+    """
+    first = weights.get("conv1.weight")
+    stated = first.shape[1] if first is not None and first.ndim == 4 else 0
+    return stated if 1 <= stated <= 1024 else default
 
 
 def _copied(module: nn.Module, size: int | None) -> tuple[nn.Module, int]:
@@ -94,93 +104,107 @@ def tensors(backbone: nn.Module) -> dict[str, Tensor]:
     }
 
 
-class Normal(NamedTuple):
-    """Mean and standard deviation per channel that normalise the pixels for a network."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-def write(backbone: nn.Module, path: Path, normal: Normal | None = None) -> None:
-    """Write the weights of a backbone to a safetensors file, with the normalisation of its pixels.
+def write(backbone: nn.Module, path: Path, about: About | None = None) -> None:
+    """Write the weights of a backbone to a safetensors file, with a description of the network.
 
     The file is written under another name first and then renamed. float64 becomes float32, which
-    every reader's network has.
+    every reader's network has. Raises ValueError, and leaves a file of that name as it is, if a
+    tensor holds NaN or infinite values.
     """
     state = {
         name: value.float() if value.dtype == torch.float64 else value
         for name, value in tensors(backbone).items()
     }
-    # The header has one key only: the library writes several keys in random order, and the same
-    # weights must give the same file.
+    check_finite(state, path)
     with atomic_write(path) as file:
-        file.write(save(state, metadata=None if normal is None else header(normal)))
+        file.write(packed(state, about or About()))
 
 
-def header(normal: Normal) -> dict[str, str]:
-    """Return the entry of a safetensors header that describes the normalisation of the pixels."""
-    return {"pixels": json.dumps(normal._asdict())}
-
-
-def normal(path: Path) -> Normal | None:
-    """Return the normalisation of the pixels that a safetensors file or a run folder states.
-
-    Returns None if there is none, or if the entry was written by other software.
-    """
-    path = path / "backbone.safetensors" if path.is_dir() else path
-    if path.suffix != ".safetensors" or not path.is_file():
-        return None
-    with safe_open(path, "pt") as file:
-        about = (file.metadata() or {}).get("pixels", "")
-    try:
-        content = json.loads(about)
-        return Normal(*(tuple(float(value) for value in content[name]) for name in Normal._fields))
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Return the content of a safetensors file, or of a torch file of tensors and plain values."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    try:
-        if path.suffix == ".safetensors":
-            return dict(load_file(path))
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise ValueError(
-            f"{path} is not a torch file of tensors and plain values, and other content is not "
-            "trusted: save its state_dict alone"
-        ) from None
-    except (SafetensorError, RuntimeError, EOFError, KeyError, ValueError) as error:
-        raise ValueError(f"the weights in {path} cannot be read ({_line(error)})") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, not a state dict")
-    return content
-
-
-def start(backbone: nn.Module, name: str, weights: str) -> None:
+def start(backbone: nn.Module, name: str, weights: str, stem: Stem | None = None) -> None:
     """Load weights into a backbone, in place.
 
     A file may hold more than the network. The names of the network are found under any prefix, and
-    a classifier is left out.
+    a warning says what is left out.
 
     Args:
         backbone: the backbone.
         name: its name, such as "resnet50".
         weights: a file, a run folder, or "torchvision" for its ImageNet weights V1.
+        stem: the stem of the weights, if the user has named it.
     """
     net = bare(backbone)
     if weights == "torchvision":
-        fit(net, _torchvision(name), f"torchvision's {name}")
+        fit(net, imagenet_weights(name), f"torchvision's {name}")
         return
-    path = Path(weights).expanduser()
-    path = path / "backbone.safetensors" if path.is_dir() else path
-    fit(net, network(_flat(read(path)), net, path), str(path))
+    path = file_of(Path(weights).expanduser())
+    state = matched(net, network(path, name, net), str(path))
+    if isinstance(net, ResNet):
+        theirs = settled_stem(path, state, stem, "set backbone.stem={stem}")
+        if theirs != net.stem:
+            raise ValueError(
+                f"the stem differs: {path} has the stem {theirs!r} and the backbone has "
+                f"{net.stem!r}, so set backbone.stem={theirs}"
+            )
+    net.load_state_dict(net.state_dict() | state)
+
+
+def network(path: Path, name: str, net: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a file that belong to a network, by the names in the network.
+
+    Warns of what is left out. Raises ValueError if the file says that it holds another network.
+    """
+    stated = about_file(path).backbone
+    if stated != name and stated in RESNETS and name in RESNETS:
+        raise ValueError(f"{path} holds a {stated}, not a {name}")
+    found = find(flat(read(path), path), net, path)
+    if found.remark:
+        warnings.warn(found.remark, LeftOut, stacklevel=4)
+    return found.state
+
+
+def settled_stem(
+    path: Path, state: Mapping[str, Tensor], named: Stem | None, ask: str
+) -> Stem | None:
+    """Return the stem of a ResNet's weights, None if no stem has such a first convolution.
+
+    Two stems have tensors of equal shapes, so the file, its run or the user has to name one.
+
+    Args:
+        path: the file.
+        state: the tensors of the network.
+        named: the stem that the user has named.
+        ask: what the error message tells the user to write, with {stem} for the name of a stem.
+    """
+    stored = stated_stem(path)
+    if stored and named and stored != named:
+        raise ValueError(f"the stem differs: {path} has the stem {stored!r}, not {named!r}")
+    first = state.get("conv1.weight")
+    kernel = first.shape[-1] if first is not None and first.ndim == 4 else 0
+    fitting = [stem for stem, (side, *_) in STEMS.items() if side == kernel]
+    stem = named or stored
+    if stem is not None and stem not in fitting:
+        sides = STEMS[stem][0]
+        raise ValueError(
+            f"the stem differs: the first convolution in {path} is {kernel}x{kernel}, and that of "
+            f"the stem {stem!r} is {sides}x{sides}"
+        )
+    if stem is None and len(fitting) > 1:
+        kinds = " or ".join(f"{one!r} (stride {STEMS[one][1]})" for one in fitting)
+        texts = " or ".join(ask.replace("{stem}", one) for one in fitting)
+        raise ValueError(
+            f"{path} does not say which stem it has: its {kernel}x{kernel} convolution fits "
+            f"{kinds}; {texts}"
+        )
+    return stem or next(iter(fitting), None)
 
 
 def fit(net: nn.Module, weights: Mapping[str, Tensor], origin: str) -> None:
-    """Load weights into a network, in place.
+    """Load weights that fit into a network, in place. The arguments are those of `matched`."""
+    net.load_state_dict(net.state_dict() | matched(net, weights, origin))
+
+
+def matched(net: nn.Module, weights: Mapping[str, Tensor], origin: str) -> dict[str, Tensor]:
+    """Return weights with the names, shapes and types that a network has.
 
     There must be a tensor for every one of the network, with its shape. The tensors of a classifier
     are left out. A network for grey images also accepts a first layer for colour images. Its
@@ -208,23 +232,29 @@ def fit(net: nn.Module, weights: Mapping[str, Tensor], origin: str) -> None:
             f"{origin} holds {len(extra)} tensors that the backbone does not have, the first: "
             f"{extra[0]}"
         )
-    given = {name: _summed(value, state[name]) for name, value in given.items()}
-    different = [name for name, value in given.items() if value.shape != state[name].shape]
+    different = [name for name, value in given.items() if not fits(value, state[name])]
     if different:
         raise ValueError(_misfit(origin, different, given, state))
-    if not all(bool(value.isfinite().all()) for value in given.values()):
-        raise ValueError(f"{origin} holds weights that are NaN or infinite")
-    net.load_state_dict(state | given)
+    return {name: _converted(name, value, state[name], origin) for name, value in given.items()}
 
 
-def _summed(value: Tensor, like: Tensor) -> Tensor:
-    """Return the weights of a convolution for grey images if `like` (O,1,H,W) is one.
+def _converted(name: str, value: Tensor, like: Tensor, origin: str) -> Tensor:
+    """Return a tensor with the type and shape of the network's, summed over colours if need be.
 
-    Weights (O,3,H,W) are summed over the colours. All other tensors are returned as they are.
+    Raises ValueError if it holds another kind of numbers, or numbers that are not finite.
     """
-    colours = (*like.shape[:1], 3, *like.shape[2:])
-    grey = like.ndim == 4 and like.shape[1] == 1 and tuple(value.shape) == colours
-    return value.sum(1, keepdim=True) if grey else value
+    real = value.is_floating_point() and value.dtype.itemsize > 1  # float8 needs a scale
+    usable = real == like.is_floating_point() or (real and name.endswith(COUNTER))
+    if value.is_complex() or not usable:
+        kind = str(value.dtype).removeprefix("torch.")
+        raise ValueError(f"{origin} holds {kind} values in {name}, which the backbone cannot use")
+    if not bool(value.isfinite().all()):
+        raise ValueError(f"{origin} holds weights that are NaN or infinite, in {name}")
+    value = value.detach().to(like.dtype)
+    value = value.sum(1, keepdim=True) if is_coloured(value, like) else value
+    if not bool(value.isfinite().all()):
+        raise ValueError(f"{origin} holds weights that are too large for {like.dtype}, in {name}")
+    return value
 
 
 def _misfit(
@@ -245,74 +275,3 @@ def _misfit(
         f"{len(names)} tensors of {origin} have other shapes, the first: {first} {theirs}, the "
         f"backbone's is {ours}"
     )
-
-
-def network(flat: Mapping[str, Tensor], net: nn.Module, path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file that belong to a network, by the names in the network.
-
-    They are those under the prefix that has the most names of the network, so that no list of
-    prefixes such as MoCo's `module.encoder_q.` or Lightning's `backbone.` is needed. A key encoder,
-    teacher or moving average is used only if the file holds nothing else.
-    """
-    names = list(net.state_dict())
-    first = names[0]
-    prefixes = {key[: -len(first)] for key in flat if key == first or key.endswith(f".{first}")}
-    if not prefixes:
-        raise ValueError(f"{path} holds no such backbone: nothing in it is called {first}")
-    online = {prefix for prefix in prefixes if TWINS.isdisjoint(re.split("[._]", prefix))}
-    counts = {
-        prefix: sum(prefix + name in flat for name in names)
-        for prefix in sorted(online or prefixes)
-    }
-    best = [prefix for prefix, count in counts.items() if count == max(counts.values())]
-    if len(best) > 1:
-        raise ValueError(
-            f"{path} holds {len(best)} such backbones, under {' and '.join(best)}: save only the "
-            "one you want"
-        )
-    return {
-        key.removeprefix(best[0]): value for key, value in flat.items() if key.startswith(best[0])
-    }
-
-
-def _flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Tensor]:
-    """Return all tensors of nested dictionaries by dotted name.
-
-    Keys of outer dictionaries, such as `state_dict`, become part of the prefix.
-    """
-    flat: dict[str, Tensor] = {}
-    for key, value in content.items():
-        if isinstance(value, Tensor):
-            flat[f"{prefix}{key}"] = value
-        elif isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-    return flat
-
-
-def _torchvision(name: str) -> Mapping[str, Tensor]:
-    """Return the weights that the papers call supervised: V1, of torchvision's first recipe."""
-    from torchvision import models  # noqa: PLC0415  (slow to import: it loads torch's compiler)
-
-    try:
-        entry = models.get_model_weights(name)["IMAGENET1K_V1"]
-    except (ValueError, KeyError):
-        raise ValueError(
-            f"torchvision has no ImageNet weights for {name}: give a path, or another backbone"
-        ) from None
-    try:
-        # torch.hub prints what it downloads, but the standard output of a command is its result
-        # alone
-        with redirect_stdout(sys.stderr):
-            state: Mapping[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
-    except (OSError, RuntimeError) as error:
-        place = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name
-        raise ValueError(
-            f"torchvision's weights for {name} could not be downloaded ({_line(error)}): "
-            f"without a network connection, put {entry.url} at {place}"
-        ) from error
-    return state
-
-
-def _line(error: Exception) -> str:
-    """Return the first line of an error message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from antipode.core.learner import Learner
+from antipode.limits import LIMITS, check_limit
 from antipode.names import did_you_mean, unknown
 from antipode.nets.backbone import Stem
 from antipode.nets.backbone import backbone as make_backbone
@@ -154,6 +155,10 @@ def _checked(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for key in given:
         if key not in known:
             raise ValueError(f"method {name} has no argument {key!r}{did_you_mean(key, known)}")
-    return {
+    chosen = {
         key: fitted(f"{name}'s {key}", value, known[key].annotation) for key, value in given.items()
     }
+    for key, value in chosen.items():
+        if key in LIMITS:
+            check_limit(f"{name}'s {key}", key, value)
+    return chosen

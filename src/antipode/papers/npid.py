@@ -11,6 +11,8 @@ from antipode.core.learner import Encoder, Learner
 from antipode.core.negatives import Pool
 from antipode.core.objective import Contrast, Metrics
 from antipode.core.scores import product, unit
+from antipode.core.skip import chosen
+from antipode.core.streamed import Candidates
 from antipode.nets.backbone import width
 from antipode.nets.heads import mlp
 from antipode.nets.norm import convert
@@ -28,6 +30,9 @@ from antipode.recipe.layer import (
 )
 from antipode.recipe.scales import few_keys, smaller_images
 from antipode.types import Pair
+
+# log Z before the first batch. A number and not NaN, since no checkpoint holds NaN.
+UNKNOWN = torch.finfo(torch.float32).max
 
 
 class Memory(nn.Module):
@@ -51,6 +56,7 @@ class Memory(nn.Module):
         if not 0 <= momentum < 1:
             raise ValueError(f"the memory's momentum must lie in [0,1), got {momentum}")
         self.momentum = momentum
+        self.finite_step: Tensor | None = None  # () bool; if False, a push changes nothing
         # the authors start uniformly in a cube, at about unit length (NCEAverage.py); here at unit
         # length
         self.register_buffer("vectors", unit(torch.rand(images, dim) * 2 - 1))
@@ -80,6 +86,15 @@ class Memory(nn.Module):
         )
         return product(pair.query, self.vectors.to(pair.query.dtype)).masked_fill(own, -torch.inf)
 
+    def candidate_count(self, pair: Pair) -> int:
+        """Return the number of entries."""
+        return len(self.vectors)
+
+    def candidates(self, pair: Pair, live: bool = False) -> Candidates:
+        """Return all entries; that of a query's own image does not repel it."""
+        image_ids = torch.arange(len(self.vectors), device=pair.image_ids.device)
+        return Candidates(self.vectors.to(pair.query.dtype), (pair.image_ids, image_ids))
+
     @torch.no_grad()
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Move the entries of images (N,) towards their new embeddings (N,D), on every rank."""
@@ -89,8 +104,10 @@ class Memory(nn.Module):
         last = image_ids.new_zeros(len(self.vectors)).scatter_reduce_(0, image_ids, places, "amax")[
             image_ids
         ]
-        moved = unit(self.momentum * self.vectors[image_ids] + (1 - self.momentum) * keys[last])
-        self.vectors[image_ids] = moved.to(self.vectors.dtype)  # `unit` returns at least float32
+        before = self.vectors[image_ids]
+        moved = unit(self.momentum * before + (1 - self.momentum) * keys[last])
+        # `unit` returns at least float32
+        self.vectors[image_ids] = chosen(self.finite_step, moved.to(self.vectors.dtype), before)
         return False
 
 
@@ -140,7 +157,8 @@ class NoiseContrast(nn.Module):
                 f"{tau}"
             )
         self.memory, self.count, self.tau = memory, count, tau
-        self.register_buffer("log_z", torch.tensor(torch.nan))
+        self.finite_step: Tensor | None = None  # () bool; if False, a push changes nothing
+        self.register_buffer("log_z", torch.tensor(UNKNOWN))
         self.known = False
         self.register_load_state_dict_post_hook(_is_known)  # type: ignore[no-untyped-call]
 
@@ -178,6 +196,9 @@ class NoiseContrast(nn.Module):
     def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
         """Fix Z by the first batch, then update the memory."""
         if not self.known:
+            # whether Z is known is kept on the host, which therefore waits for the flag once
+            if self.finite_step is not None and not self.finite_step:
+                return False
             self.log_z.copy_(self._estimate(self.scores(keys, image_ids, noise)))
             self.known = True
         return self.memory.push(keys, image_ids, noise)
@@ -186,7 +207,8 @@ class NoiseContrast(nn.Module):
 def _is_known(objective: nn.Module, _: object) -> None:
     """Set from a loaded checkpoint whether Z is fixed."""
     assert isinstance(objective, NoiseContrast)
-    objective.known = not bool(objective.log_z.isnan())
+    # checkpoints of earlier versions hold NaN until Z is known
+    objective.known = bool(objective.log_z < UNKNOWN)
 
 
 def npid(

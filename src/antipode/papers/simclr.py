@@ -1,5 +1,7 @@
 """SimCLR (Chen et al., ICML 2020)."""
 
+from functools import partial
+
 from torch import nn
 
 from antipode.core.learner import Encoder, Learner
@@ -11,6 +13,8 @@ from antipode.data.views.augment import Range
 from antipode.data.views.operation import Blur, Crop, Jitter, Operation
 from antipode.data.views.policy import View, grey, tenth
 from antipode.evaluation.linear import Linear, protocol
+from antipode.evaluation.retrieval import retrieval
+from antipode.evaluation.task import Protocol
 from antipode.nets.backbone import width
 from antipode.nets.heads import mlp
 from antipode.nets.norm import convert
@@ -154,5 +158,11 @@ PROTOCOLS = {
             per="step",
             std=0.0,
         )
-    )
+    ),
+    # a fixed policy, whatever a run was trained with, so that runs can be compared
+    "retrieval": Protocol(
+        partial(retrieval, policy="simclr"),
+        "how often the nearest view is the other one of the same image; needs no labels",
+        labels=False,
+    ),
 }

@@ -1,8 +1,10 @@
 """Checks of a recipe that need no data."""
 
+from antipode.core.learner import Learner
 from antipode.data.sources.catalog import PREFIXES
 from antipode.data.sources.catalog import unknown as unknown_data
 from antipode.data.views.views import views
+from antipode.limits import NUMBERS
 from antipode.names import unknown
 from antipode.nets.backbone import RESNETS, SUPERVISED
 from antipode.recipe.datasets import DATASETS
@@ -16,6 +18,23 @@ def check_data(name: str) -> None:
     prefix, _, rest = name.partition(":")
     if name not in DATASETS and not (rest and prefix in (*PREFIXES, "python")):
         raise ValueError(unknown_data(name))
+
+
+def check_size(method: str, learner: Learner) -> None:
+    """Raise ValueError if heads, queue, bank and memory would not fit into any usual machine.
+
+    The learner was built on the meta device and holds nothing yet. Each of its sizes is within its
+    own limit, but their products may not be.
+    """
+    tensors = (*learner.parameters(), *learner.buffers())
+    count = sum(tensor.numel() for tensor in tensors)
+    if count > NUMBERS:
+        largest = max(tensors, key=lambda tensor: tensor.numel())
+        shape = " x ".join(f"{side:,}" for side in largest.shape)
+        raise ValueError(
+            f"method {method} with these arguments stores {count:,} numbers without its backbone "
+            f"({shape} of them in one tensor), but at most {NUMBERS:,} (64 GiB) are allowed"
+        )
 
 
 def check_recipe(recipe: Recipe, needed: int) -> None:

@@ -3,9 +3,8 @@
 These are network, view size, length of training, and for small images the view policy.
 """
 
-import json
-from pathlib import Path
-
+from antipode import json_text
+from antipode.paths import expanded
 from antipode.recipe.layer import DatasetDefaults, Layer, policy, with_source
 
 # data sets whose recipes are listed; every other data set can be combined with every method as well
@@ -116,7 +115,8 @@ def stands_for(data: str) -> str:
     if kind != "packed":
         return data
     try:
-        name = json.loads((Path(folder).expanduser() / "meta.json").read_text())["name"]
-    except (OSError, ValueError, KeyError, TypeError):  # the loader reports the error
+        content = json_text.read(expanded(folder) / "meta.json")
+    except (OSError, ValueError):  # the loader reports the error
         return data
-    return name if name in DATASETS else data
+    name = content.get("name") if isinstance(content, dict) else None
+    return name if isinstance(name, str) and name in DATASETS else data

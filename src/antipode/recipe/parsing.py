@@ -3,7 +3,6 @@
 Users write texts `section.key=value`, nested JSON files, and texts where numbers are meant.
 """
 
-import json
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
@@ -12,7 +11,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from antipode.names import closest, did_you_mean
+from antipode import json_text
+from antipode.limits import check_limit
+from antipode.names import brief, closest, did_you_mean
 from antipode.recipe.schema import GROUPS, SECTIONS
 
 # words for the bounds of pydantic fields
@@ -25,7 +26,7 @@ def settings(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
         return {str(key): value for key, value in overrides.items()}
     if isinstance(overrides, str):
         raise ValueError(
-            f"overrides must be a list of section.key=value, not the single text {overrides!r}"
+            f"overrides must be a list of section.key=value, not the single text {brief(overrides)}"
         )
     values: dict[str, Any] = {}
     for text in overrides:
@@ -33,9 +34,10 @@ def settings(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
         key = key.strip()
         value = value.strip()
         if not sign or not key:
-            raise ValueError(f"a setting must have the form section.key=value, not {text!r}")
+            raise ValueError(f"a setting must have the form section.key=value, not {brief(text)}")
         if values.get(key, value) != value:
-            raise ValueError(f"{key} is set twice, to {values[key]} and to {value}")
+            before, now = brief(values[key]), brief(value)
+            raise ValueError(f"{brief(key)} is set twice, to {before} and to {now}")
         values[key] = value
     return values
 
@@ -46,7 +48,7 @@ def flatten(content: Mapping[str, Any]) -> dict[str, Any]:
     for section, values in content.items():
         check_section(str(section))
         if not isinstance(values, Mapping):
-            raise ValueError(f"section {section} must hold keys and values, not {values!r}")
+            raise ValueError(f"section {section} must hold keys and values, not {brief(values)}")
         for key, value in values.items():
             if section != "optim":
                 flat[f"{section}.{key}"] = value
@@ -54,7 +56,7 @@ def flatten(content: Mapping[str, Any]) -> dict[str, Any]:
                 flat |= {f"optim.{key}.{name}": setting for name, setting in value.items()}
             else:
                 hint = "" if key in GROUPS else _group_hint(str(key))
-                raise ValueError(f"optim.{key} must hold keys and values, not {value!r}{hint}")
+                raise ValueError(f"optim.{key} must hold keys and values, not {brief(value)}{hint}")
     return flat
 
 
@@ -65,10 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if not file.is_file():
         images = f"; if {folder} holds images, use --data folder:{folder}" if folder else ""
         raise ValueError(f"there is no recipe file {file}{images}")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not JSON: {error}") from None
+    content = json_text.read(file)
     if not isinstance(content, dict):
         raise ValueError(
             f"{file} holds no recipe: a recipe is an object of sections, "
@@ -92,7 +91,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 def check_section(name: str) -> None:
     """Raise ValueError if a recipe has no section of this name."""
     if name not in SECTIONS:
-        raise ValueError(f"a recipe has no section {name!r}{did_you_mean(name, SECTIONS)}")
+        raise ValueError(f"a recipe has no section {brief(name)}{did_you_mean(name, SECTIONS)}")
 
 
 def check_key(key: str, known: Mapping[str, Any], owner: str) -> None:
@@ -106,24 +105,25 @@ def check_key(key: str, known: Mapping[str, Any], owner: str) -> None:
     if not rest and section not in SECTIONS:
         matches = [name for name in known if name.rpartition(".")[2] == section]
         hint = f", did you mean {matches[0]!r}?" if matches else did_you_mean(section, SECTIONS)
-        raise ValueError(f"{key!r} does not have the form section.key{hint}")
+        raise ValueError(f"{brief(key)} does not have the form section.key{hint}")
     check_section(section)
     if section == "optim":
         group, _, last = rest.partition(".")
         if group not in GROUPS or not last:
-            raise ValueError(f"{key!r} does not have the form optim.group.key{_group_hint(group)}")
+            hint = _group_hint(group)
+            raise ValueError(f"{brief(key)} does not have the form optim.group.key{hint}")
         section = f"optim.{group}"
         rest = last
     prefix = f"{section}."
     names = [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
     if not rest:
         keys = ", ".join(f"{section}.{name}" for name in names)
-        raise ValueError(f"{key!r} is a section; its keys are {keys}")
+        raise ValueError(f"{brief(key)} is a section; its keys are {keys}")
     if section in ("method", "views"):
         problem = f"{owner} has no argument"
     else:
         problem = f"section {section} has no key"
-    raise ValueError(f"{problem} {rest!r}{did_you_mean(rest, names)}")
+    raise ValueError(f"{problem} {brief(rest)}{did_you_mean(rest, names)}")
 
 
 def _group_hint(name: str) -> str:
@@ -136,20 +136,23 @@ def convert(key: str, value: Any, kind: Any) -> Any:
     """Return a value converted to its annotation `kind`; raise ValueError if that is impossible.
 
     A text is first read as JSON, and taken as it is if that does not fit. `key` names the value in
-    the error.
+    the error. A whole number must not exceed the limit of its key (`antipode.limits`).
     """
     adapter = TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
+    whole = _accepts(kind, int) and not _accepts(kind, float)
     for candidate in _candidates(value):
         if isinstance(candidate, bool) and not _accepts(kind, bool):
             continue  # pydantic would convert True to 1
+        if whole:
+            check_limit(key, key.rpartition(".")[2], candidate)
         try:
             return adapter.validate_python(candidate)
-        except ValidationError:
+        except (ValidationError, OverflowError):
             continue
     choices = [choice for choice in _choices(kind) if isinstance(choice, str)]
     match = closest(value, choices, 0.6) if isinstance(value, str) else None
     hint = f", did you mean {match!r}?" if match else ""
-    raise ValueError(f"{key} must be {allowed(kind)}, not {value!r}{hint}")
+    raise ValueError(f"{key} must be {allowed(kind)}, not {brief(value)}{hint}")
 
 
 def _candidates(value: Any) -> list[Any]:
@@ -161,8 +164,8 @@ def _candidates(value: Any) -> list[Any]:
     if value.lower() in ("none", "true", "false"):
         return [{"none": None, "true": True, "false": False}[value.lower()], value]
     try:
-        return [json.loads(value), value]
-    except json.JSONDecodeError:
+        return [json_text.parse(value, "the value"), value]
+    except ValueError:
         return [value]
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from antipode.data.views.policy import policies
 from antipode.files import atomic_write
-from antipode.names import unknown
+from antipode.names import brief, unknown
 from antipode.papers import arguments
 from antipode.recipe.layer import Default, Derived, Given, Layer, Source
 from antipode.recipe.listed import list_recipes
@@ -41,6 +41,7 @@ FORMAT = 2
 HARMLESS = (
     *("data.root", "data.download", "data.workers"),
     *("train.device", "train.checkpoint_every", "train.keep", "train.on_collapse"),
+    "train.checkpoint_steps",
     *(f"monitor.{name}" for name in Monitor.model_fields),
 )
 
@@ -224,14 +225,14 @@ def stored_sources(content: Mapping[str, Any], label: str) -> dict[str, Source]:
     version = content.get("format", 1)
     if not isinstance(version, int) or version > FORMAT:
         raise ValueError(
-            f"{label} has format {version!r}, but this version of antipode reads formats up to "
-            f"{FORMAT}: update antipode"
+            f"{label} has format {brief(version)}, but this version of antipode reads formats up "
+            f"to {FORMAT}: update antipode"
         )
     texts = content.get("sources", {})
     kinds = content.get("kinds", {})
     for name, value in (("sources", texts), ("kinds", kinds)):
         if not isinstance(value, Mapping):
-            raise ValueError(f"the {name} of {label} must be texts by key, not {value!r}")
+            raise ValueError(f"the {name} of {label} must be texts by key, not {brief(value)}")
     if version == 1:
         return {key: old_source(str(text)) for key, text in texts.items()}
     return {key: source_of(str(text), str(kinds.get(key, ""))) for key, text in texts.items()}

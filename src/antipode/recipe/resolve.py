@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from antipode.names import closest
+from antipode.names import LONGEST, brief, closest
 from antipode.papers import arguments, default_method, methods, sketch
-from antipode.recipe.check import check_backbone_name, check_data, check_recipe
+from antipode.paths import expanded
+from antipode.recipe.check import check_backbone_name, check_data, check_recipe, check_size
 from antipode.recipe.datasets import dataset_defaults, stands_for
 from antipode.recipe.derived import derive
 from antipode.recipe.layer import (
@@ -107,8 +108,9 @@ def requested(
             continue
         if key in asked and str(asked[key][0]) != str(value):
             flag = FLAGS.get(key, key)
+            other = str(asked[key][0])[:LONGEST]
             raise ValueError(
-                f"{key} is given twice: {value} by {flag} and {asked[key][0]} by --set"
+                f"{key} is given twice: {str(value)[:LONGEST]} by {flag} and {other} by --set"
             )
         asked[key] = value, Given(FLAGS.get(key, "--set"))
     _check_method(given, asked, name)
@@ -154,6 +156,7 @@ def resolve(
         for key, (value, source) in (defaults | values).items()
     }
     learner = sketch(request.method, _method_arguments(converted))
+    check_size(request.method, learner)
     final = derive(converted, request.values, request.asked, learner)
     replaced = _replaced(request, defaults | suggested, final)
     result = assemble({key: final[key] for key in kinds if key in final}, request.name, replaced)
@@ -228,14 +231,14 @@ def _given(recipe: Any) -> tuple[Layer, str]:
             match = closest(recipe, [*list_recipes(), *methods()])
             hint = f", did you mean {match!r}?" if match else ""
             raise ValueError(
-                f"there is no recipe {recipe!r}{hint} "
+                f"there is no recipe {brief(recipe)}{hint} "
                 "(a recipe is dataset.method, a method or a file)"
             )
     if not isinstance(recipe, str | Path):
         raise ValueError(
             f"a recipe must be a name, a file or a mapping, not {type(recipe).__name__}"
         )
-    path = Path(recipe).expanduser()
+    path = expanded(recipe)
     return _of_content(read_json(path), path.name if path.is_file() else "recipe.json")
 
 

@@ -149,8 +149,10 @@ class Train(Section):
         accumulate: number of parts of a batch, whose gradients are accumulated.
         deterministic: whether to use only deterministic algorithms.
         checkpoint_every: epochs between checkpoints.
+        checkpoint_steps: steps between further checkpoints; None writes none.
         keep: number of checkpoints to keep.
-        on_collapse: what to do if the representation collapses.
+        on_collapse: what to do if the representation collapses or training diverges. A network
+            that is not finite ends the run in either case.
     """
 
     epochs: Positive
@@ -163,6 +165,7 @@ class Train(Section):
     accumulate: Positive = 1
     deterministic: bool = False
     checkpoint_every: Positive = 10
+    checkpoint_steps: Positive | None = None
     keep: Positive = 2
     on_collapse: Literal["warn", "stop"] = "warn"
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from antipode.reporting.curves import number, short, thin
+from antipode.json_text import number
+from antipode.reporting.curves import short, thin
 
 POINTS = 300  # maximum number of points of a curve
 

@@ -7,6 +7,16 @@ const NS = "http://www.w3.org/2000/svg";
 
 const isGiven = (value) => value !== null && value !== undefined && value !== false;
 
+// Replace control characters, and those that reorder a text, by visible escapes. Texts that come
+// from files may contain any character.
+const UNSAFE = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+
+function visible(child) {
+  if (typeof child !== "string") return child;
+  const escape = (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return child.replace(UNSAFE, escape);
+}
+
 // Create an HTML element. Attributes whose names start with "on" become event listeners.
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -15,7 +25,7 @@ function el(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter(isGiven));
+  node.append(...children.flat().filter(isGiven).map(visible));
   return node;
 }
 
@@ -25,7 +35,8 @@ function svg(tag, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  const given = children.flat().filter((child) => child !== null && child !== undefined);
+  node.append(...given.map(visible));
   return node;
 }
 

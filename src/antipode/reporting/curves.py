@@ -1,8 +1,11 @@
 """Training curves for the page: metrics by step, downsampled without inventing values."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+
+from antipode.runs.log import Log, Numbers
 
 # Title and explanation of each metric, in the order of the page.
 KNOWN = {
@@ -92,28 +95,31 @@ def ordered(names: set[str]) -> list[str]:
     )
 
 
-def curves(rows: Sequence[dict[str, Any]], most: int) -> dict[str, Any]:
+def curves(log: Log, most: int) -> dict[str, Any]:
     """Return the curves of a log, with at most `most` points each.
 
     The result is {"x": lists of steps, "y": {metric: [index of its list of steps, values]}}.
     Metrics that were logged at the same steps share a list. Non-finite values are left out.
     """
-    columns: dict[str, tuple[list[float], list[float]]] = {}
-    for row in rows:
-        for name, value in row.items():
-            if name not in AXES and number(value) and number(row.get("step")):
-                xs, ys = columns.setdefault(name, ([], []))
-                xs.append(row["step"])
-                ys.append(value)
+    step = log.column("step")
     steps: list[list[float]] = []
     values: dict[str, list[Any]] = {}
-    for name in ordered(set(columns)):
-        kept = thin(columns[name][1], most)
-        xs, ys = ([column[at] for at in kept] for column in columns[name])
+    for name in ordered(set(log.series) - set(AXES)):
+        lines, numbers = log.series[name]
+        placed = ~np.isnan(step[lines])
+        if not placed.any():
+            continue
+        numbers = numbers[placed]
+        kept = thin(numbers, most)
+        xs = [_whole(x) for x in step[lines[placed][kept]].tolist()]
         if xs not in steps:
             steps.append(xs)
-        values[name] = [steps.index(xs), [short(y) for y in ys]]
+        values[name] = [steps.index(xs), [short(y) for y in numbers[kept].tolist()]]
     return {"x": steps, "y": values}
+
+
+def _whole(step: float) -> float:
+    return int(step) if step.is_integer() else step
 
 
 def once(drawn: Sequence[dict[str, Any]]) -> None:
@@ -126,7 +132,7 @@ def once(drawn: Sequence[dict[str, Any]]) -> None:
             y.pop("contrast", None)
 
 
-def thin(values: Sequence[float], most: int) -> list[int]:
+def thin(values: Sequence[float] | Numbers, most: int) -> list[int]:
     """Return the indices of at most `most` values, in order.
 
     Keeps the first and the last value, and the minimum and maximum of each interval between them,
@@ -135,17 +141,14 @@ def thin(values: Sequence[float], most: int) -> list[int]:
     n = len(values)
     if n <= most:
         return list(range(n))
+    array = np.asarray(values, dtype=np.float64)
     intervals = max(1, (most - 2) // 2)
     kept = {0, n - 1}
     for part in range(intervals):
-        span = range(1 + part * (n - 2) // intervals, 1 + (part + 1) * (n - 2) // intervals)
-        kept |= {min(span, key=values.__getitem__), max(span, key=values.__getitem__)}
+        start = 1 + part * (n - 2) // intervals
+        span = array[start : 1 + (part + 1) * (n - 2) // intervals]
+        kept |= {start + int(span.argmin()), start + int(span.argmax())}
     return sorted(kept)
-
-
-def number(value: Any) -> bool:
-    """Return True if a value from a JSON file is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def short(value: float) -> float | int:

@@ -29,11 +29,17 @@ POINTS = 300  # maximum number of points of a spectrum
 
 
 def embedding_map(
-    x: Tensor, images: Source, seed: int, classes: Sequence[str] | None
+    x: Tensor,
+    images: Source,
+    seed: int,
+    classes: Sequence[str] | None,
+    *,
+    thumbnails: bool = True,
 ) -> dict[str, Any]:
     """Return features (N,D) of images in two dimensions, by t-SNE and by PCA.
 
-    The features are normalised to unit length first. Each image has a thumbnail.
+    The features are normalised to unit length first. Each image has a thumbnail, unless
+    `thumbnails` is False.
     """
     z = F.normalize(x)
     u, s, _ = torch.linalg.svd(z - z.mean(0), full_matrices=False)
@@ -43,13 +49,14 @@ def embedding_map(
     if len(x) >= FEW:
         layouts = {"t-SNE": _square(_tsne(components[:, :50], seed)), **layouts}
     side = min(32, side_of(images))
+    shown = [centre(images, at) for at in range(len(x))] if thumbnails else []
     colours, legend = _coloured(images.labels, classes)
     return {
         "layouts": layouts,
         "colour": colours,
         "classes": legend,
         "names": [class_of(images.labels, at, classes) for at in range(len(x))],
-        "src": atlas([centre(images, at) for at in range(len(x))], side, COLUMNS),
+        "src": atlas(shown, side, COLUMNS) if shown else None,
         "side": side,
         "columns": COLUMNS,
     }

@@ -1,15 +1,18 @@
 """The top of the page as HTML, readable without scripts: title, text, main score and notes."""
 
 import html
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from antipode.names import printable
 from antipode.reporting import provenance, seed_groups
 from antipode.reporting.pictures import Album
 from antipode.reporting.seed_groups import Column, Group
 from antipode.reporting.summary import epochs_done, training_seconds
 from antipode.reporting.warnings import Note, concerns
+from antipode.runs.log import Log
 from antipode.runs.run import Run
 
 BRIEF = 24  # maximum number of characters of a setting beside the main score
@@ -92,14 +95,14 @@ def _facts(runs: Sequence[Run]) -> str:
         return ""
     run = runs[0]
     # AdCo minimises a difference that has no meaning by itself, so its contrastive term is shown
-    losses = [row.get("contrast", row.get("loss")) for row in run.rows]
-    last = next((loss for loss in reversed(losses) if loss is not None), None)
-    speeds = [row["images_per_second"] for row in run.rows if row.get("images_per_second")]
+    last = _last(run.log)
+    speeds = run.log.column("images_per_second")
+    speeds = speeds[speeds > 0]
     facts = {
         "backbone": str(run.value("backbone.name")),
         "epochs": f"{epochs_done(run)} of {run.value('train.epochs')}",
         "last loss": "-" if last is None else f"{last:.3f}",
-        "images per second": f"{statistics.median(speeds):,.0f}" if speeds else "-",
+        "images per second": f"{np.median(speeds):,.0f}" if len(speeds) else "-",
         "training time": _time(training_seconds(run)),
         "device": str(run.environment.get("device", "-")),
     }
@@ -107,6 +110,13 @@ def _facts(runs: Sequence[Run]) -> str:
         f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd></div>" for name, value in facts.items()
     )
     return f'<dl class="facts">{items}</dl>'
+
+
+def _last(log: Log) -> float | None:
+    """Return the last contrastive term or, on lines without it, loss."""
+    found = [log.series[name] for name in ("contrast", "loss") if name in log.series]
+    latest = max(found, key=lambda part: part.lines[-1], default=None)  # of two, the first one
+    return None if latest is None else float(latest.values[-1])
 
 
 def _time(seconds: float | None) -> str:
@@ -198,4 +208,5 @@ def _count(n: int, what: str) -> str:
 
 
 def _safe(text: str) -> str:
-    return html.escape(text)
+    """Return a text that is neither markup nor able to reorder the text around it."""
+    return html.escape(printable(text))

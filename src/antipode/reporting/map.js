@@ -2,15 +2,17 @@
 
 // map: {layouts: {name: [x0, y0, x1, y1, ...] from 0 to 1000}, colour: class index of each image or
 // null, classes: names of the coloured classes, names: class name of each image, src: a sheet with
-// the thumbnails of all images, side: pixels of a thumbnail, columns: thumbnails in a row of it}.
+// the thumbnails of all images or null, side: pixels of a thumbnail, columns: thumbnails in a row of it}.
 function embeddingMap(map) {
   const canvas = el("canvas", { role: "img", "aria-label": "embedding map" });
   const host = el("div", { class: "map" }, canvas);
-  const sheet = el("img", { class: "sheet", alt: "thumbnails of all images", src: map.src });
+  const sheet = map.src
+    ? el("img", { class: "sheet", alt: "thumbnails of all images", src: map.src })
+    : null;
   const count = map.names.length;
   const layouts = Object.keys(map.layouts);
   let layout = layouts[0];
-  let thumbnails = !map.classes.length; // points without colours carry little information
+  let thumbnails = sheet !== null && !map.classes.length; // points without colours carry little information
   let highlighted = null; // index of a class, or null for all images
   let width = 0;
 
@@ -96,12 +98,19 @@ function embeddingMap(map) {
       if (distance < least && isHighlighted(i)) [closest, least] = [i, distance];
     });
     if (closest < 0) return hideTip();
+    const large = sheet ? enlarged(closest) : [];
+    const text = map.names[closest] || `image ${closest + 1} of ${count}`;
+    const content = [large, el("div", { class: "head" }, text)].flat();
+    showTip(event.clientX, event.clientY, ...content);
+  }
+
+  // Return the thumbnail of an image, enlarged.
+  function enlarged(i) {
     const large = el("canvas", { width: 96, height: 96, class: "thumb" });
     const pen = large.getContext("2d");
     pen.imageSmoothingEnabled = map.side > 48;
-    pen.drawImage(sheet, ...source(closest), 0, 0, 96, 96);
-    const text = map.names[closest] || `image ${closest + 1} of ${count}`;
-    showTip(event.clientX, event.clientY, large, el("div", { class: "head" }, text));
+    pen.drawImage(sheet, ...source(i), 0, 0, 96, 96);
+    return large;
   }
 
   // Return one button per class: hovering highlights the class, clicking keeps it highlighted.
@@ -137,14 +146,15 @@ function embeddingMap(map) {
   canvas.addEventListener("pointermove", hover);
   canvas.addEventListener("pointerdown", hover);
   canvas.addEventListener("pointerleave", hideTip);
-  sheet.addEventListener("load", draw);
+  if (sheet) sheet.addEventListener("load", draw);
   redraws.set("map", draw);
   const chooseLayout = (name) => { layout = name; draw(); };
   const chooseMarks = (value) => { thumbnails = value; draw(); };
   const names = layouts.map((name) => [name, name]);
+  const marks = [[false, "points"], [true, "images"]];
   const controls = el("div", { class: "controls" },
     layouts.length > 1 ? choice(names, layout, chooseLayout, "layout") : null,
-    choice([[false, "points"], [true, "images"]], thumbnails, chooseMarks, "points or images"));
+    sheet ? choice(marks, thumbnails, chooseMarks, "points or images") : null);
   responsive(host, (current) => { width = current; draw(); });
   return el("div", {}, controls, host, classButtons(), sheet);
 }

@@ -161,12 +161,14 @@ function recipeSection() {
 
 // Return the content of recipe.json: nested sections, the sources of the values, and its format.
 function recipeFile(run) {
-  const content = {};
-  const sources = {};
+  // objects without a prototype, so that a key such as __proto__ is a key like others
+  const empty = () => Object.create(null);
+  const content = empty();
+  const sources = empty();
   for (const [key, value, source] of run.recipe) {
     const parts = key.split(".");
     let parent = content;
-    for (const part of parts.slice(0, -1)) parent = parent[part] ??= {};
+    for (const part of parts.slice(0, -1)) parent = parent[part] ??= empty();
     parent[parts.at(-1)] = value;
     if (source) sources[key] = source;
   }

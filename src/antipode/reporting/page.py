@@ -8,12 +8,15 @@ import base64
 import hashlib
 import html
 import json
+import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from antipode.files import atomic_write, finite
+from antipode.json_text import number
+from antipode.names import printable
 from antipode.reporting import provenance, seed_groups
 from antipode.reporting.analyses import drawable
 from antipode.reporting.curves import LINES, curves, explained, once, ordered
@@ -27,13 +30,19 @@ from antipode.runs.run import Run
 PICTURED = 4
 # The scripts share one scope, in this order.
 SCRIPTS = ("chart", "map", "state", "scores", "training", "pictures", "origin", "page")
+# a sentence of the footer
+HAS_IMAGES = (
+    "It contains small copies of images of the data set (<code>--no-images</code> omits them)."
+)
+WITHOUT_IMAGES = "It contains no images of the data set."
 POINTS = {True: 300, False: 150}  # maximum number of points of a curve: up to 50 runs, more runs
 
 
-def write(runs: Sequence[Run], out: Path | None = None) -> Path:
+def write(runs: Sequence[Run], out: Path | None = None, *, images: bool = True) -> Path:
     """Write the page of one or several runs and return its path.
 
-    Without `out`, the page is written to report.html in the first run folder.
+    Without `out`, the page is written to report.html in the first run folder. If the page contains
+    images of the data sets, a sentence on stderr says so. `images=False` leaves them out.
     """
     absent = [
         run.path
@@ -45,25 +54,33 @@ def write(runs: Sequence[Run], out: Path | None = None) -> Path:
     file = out or runs[0].path / "report.html"
     if file.is_dir():
         raise ValueError(f"{file} is a directory, not a file: write --out {file}/report.html")
+    text = page(runs, images=images)
     with atomic_write(file) as handle:
-        handle.write(page(runs).encode("utf-8", "backslashreplace"))
+        handle.write(text.encode("utf-8", "backslashreplace"))
+    if HAS_IMAGES in text:
+        name = printable(file.name)
+        print(
+            f"{name} contains small copies of images of the data set; --no-images leaves them out",
+            file=sys.stderr,
+        )
     return file
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[Run], *, images: bool = True) -> str:
     """Return the page of one or several runs as HTML."""
     opened = gather(runs)
     groups = seed_groups.groups(opened)
     columns = seed_groups.columns(opened)
     trained = [group.runs[0] for group in groups if opened[group.runs[0]].values]
-    albums = [_album(run, at in trained[:PICTURED]) for at, run in enumerate(opened)]
+    albums = [_album(run, at in trained[:PICTURED], images) for at, run in enumerate(opened)]
     content = data(opened, albums, groups, columns)
     head = hero(opened, albums, groups, columns)
     notes = notes_html(collect_notes(opened, albums), len(opened))
-    return document(title(opened), head, notes, content)
+    privacy = HAS_IMAGES if any(album.has_images for album in albums) else WITHOUT_IMAGES
+    return document(title(opened), head, notes, content, privacy)
 
 
-def _album(run: Run, chosen: bool) -> Album:
+def _album(run: Run, chosen: bool, images: bool) -> Album:
     """Return the pictures of a run, or the reason why it has none."""
     if not run.values:
         return no_pictures("there is no recipe, so the images are unknown")
@@ -71,7 +88,7 @@ def _album(run: Run, chosen: bool) -> Album:
         return no_pictures(
             f"they are drawn for one run of each of the first {PICTURED} settings only"
         )
-    return pictures(run)
+    return pictures(run, images)
 
 
 def data(
@@ -111,13 +128,13 @@ def _run(run: Run, album: Album, columns: Sequence[Column], points: int) -> dict
     return {
         "name": run.label,
         "method": run.method,
-        "data": run.value("data.name", ""),
+        "data": str(run.value("data.name", "")),
         "seed": run.value("train.seed"),
         "finished": run.finished,
         "status": _status(run),
         "scores": {column: score["value"] for column, score in scores.items()},
-        "more": {column: score.get("more") or {} for column, score in scores.items()},
-        "curves": curves(run.rows, points),
+        "more": {column: _numbers(score.get("more")) for column, score in scores.items()},
+        "curves": curves(run.log, points),
         "perEpoch": steps_per_epoch(run),
         "recipe": provenance.recipe_rows(run),
         "about": provenance.recipe_about(run),
@@ -129,6 +146,12 @@ def _run(run: Run, album: Album, columns: Sequence[Column], points: int) -> dict
         "pictures": album.pictures,
         "absent": album.absent,
     }
+
+
+def _numbers(values: Any) -> dict[str, Any]:
+    """Return the numbers of an object in a JSON file; empty if it is not an object."""
+    items = values.items() if isinstance(values, dict) else ()
+    return {str(name): value for name, value in items if number(value)}
 
 
 def _status(run: Run) -> str:
@@ -149,7 +172,7 @@ def _column(column: Column, columns: Sequence[Column], runs: Sequence[Run]) -> d
     }
 
 
-def document(name: str, head: str, notes: str, content: dict[str, Any]) -> str:
+def document(name: str, head: str, notes: str, content: dict[str, Any], privacy: str = "") -> str:
     """Return the HTML of the page.
 
     Its content security policy permits no request, and no script but the one with the given hash.
@@ -165,11 +188,12 @@ def document(name: str, head: str, notes: str, content: dict[str, Any]) -> str:
         f"script-src 'sha256-{digest}'"
     )
     parts = {
-        "TITLE": html.escape(name),
+        "TITLE": html.escape(printable(name)),
         "POLICY": policy,
         "STYLE": style,
         "HERO": head,
         "NOTES": notes,
+        "PRIVACY": privacy,
         "DATA": embedded(content),
         "SCRIPT": script,
     }

@@ -16,6 +16,7 @@ from antipode.devices import pick_device
 from antipode.evaluation.evaluate import task_for
 from antipode.evaluation.features import extract, key
 from antipode.evaluation.task import Task
+from antipode.names import printable
 from antipode.recipe.recipe import Recipe
 from antipode.reporting.geometry import embedding_map, similarity, spectrum
 from antipode.reporting.images import neighbours, view_sheet
@@ -25,6 +26,8 @@ PARTS = ("views", "neighbours", "map", "similarity", "spectrum")
 QUERIES = 1000  # images of the map, and queries of the neighbour search
 BANK = {True: 5000, False: 2000}  # images that are searched: small ones, large ones
 SMALL = 64  # largest side of a small image, in pixels
+WITH_IMAGES = ("views", "neighbours")  # these show nothing else
+NO_IMAGES = "the page was written without images (--no-images)"
 # If a picture raises one of these, the page is written without it.
 EXPECTED = (ValueError, OSError, ImportError, RuntimeError)
 
@@ -45,6 +48,12 @@ class Album:
     images: int | None = None
     skipped: list[str] = field(default_factory=list)
 
+    @property
+    def has_images(self) -> bool:
+        """True if some picture contains images of the data set."""
+        shown = [part in self.pictures for part in WITH_IMAGES]
+        return any(shown) or bool(self.pictures.get("map", {}).get("src"))
+
     def add(self, part: str, draw: Callable[[], Any]) -> None:
         """Add a picture, or the reason why it could not be drawn."""
         try:
@@ -58,10 +67,11 @@ def no_pictures(reason: str) -> Album:
     return Album(absent=dict.fromkeys(PARTS, reason))
 
 
-def pictures(run: Run) -> Album:
+def pictures(run: Run, images: bool = True) -> Album:
     """Return the pictures of a run, drawn with its own seed.
 
-    The views need only the run's images. All other pictures need its backbone, too.
+    The views need only the run's images. All other pictures need its backbone, too. If `images` is
+    False, no picture contains an image of the data set.
     """
     task, reason = _task(run)
     try:
@@ -75,11 +85,14 @@ def pictures(run: Run) -> Album:
     }
     if task is not None:
         try:
-            todo |= _backbone_pictures(task, make, run.seed)
+            todo |= _backbone_pictures(task, make, run.seed, images)
         except EXPECTED as error:
             reason = str(error)
     album.absent = {part: reason for part in PARTS if part not in todo}
-    with bar(len(todo), f"pictures of {run.label}", least=1) as done:
+    if not images:
+        album.absent |= dict.fromkeys(WITH_IMAGES, NO_IMAGES)
+        todo = {part: draw for part, draw in todo.items() if part not in WITH_IMAGES}
+    with bar(len(todo), f"pictures of {printable(run.label)}", least=1) as done:
         for part, draw in todo.items():
             album.add(part, draw)
             done(1)
@@ -106,7 +119,9 @@ def _images(recipe: Recipe) -> Splits:
     return load(recipe.data.name, recipe.data.root)
 
 
-def _backbone_pictures(task: Task, make: Views, seed: int) -> dict[str, Callable[[], Any]]:
+def _backbone_pictures(
+    task: Task, make: Views, seed: int, images: bool
+) -> dict[str, Callable[[], Any]]:
     """Return functions that draw the pictures that need features, by name.
 
     The features are extracted at once, with a progress bar.
@@ -127,7 +142,7 @@ def _backbone_pictures(task: Task, make: Views, seed: int) -> dict[str, Callable
         "neighbours": lambda: (
             neighbours(queries, query_images, bank, bank_images, classes) | {"part": part}
         ),
-        "map": lambda: embedding_map(x, mapped, seed, classes) | {"part": part},
+        "map": lambda: embedding_map(x, mapped, seed, classes, thumbnails=images) | {"part": part},
         "similarity": lambda: similarity(task, make, seed),
         "spectrum": lambda: spectrum(x) | {"part": part},
     }

@@ -12,6 +12,7 @@ import torch
 from antipode.core.describe import COLUMNS, describe
 from antipode.data.sources.catalog import SETS
 from antipode.evaluation.protocol import protocols as known_protocols
+from antipode.json_text import number
 from antipode.papers import build
 from antipode.recipe.recipe import ABOUT
 from antipode.reporting.summary import epochs_done
@@ -52,7 +53,7 @@ def _choices(method: str, arguments: str) -> dict[str, str] | None:
     try:
         with torch.device("meta"):
             row = describe(build(method, "resnet10-slim", **json.loads(arguments)))
-    except (ValueError, TypeError, RuntimeError):
+    except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError):
         # the recipe was written by another version, or the method is the user's own
         return None
     return {axis: row[axis] for axis in COLUMNS}
@@ -84,7 +85,7 @@ def recipe_about(run: Run) -> dict[str, Any]:
 def commands(run: Run) -> list[str]:
     """Return the commands that repeat a run from the recipe that the page contains."""
     commit = str(run.environment.get("commit") or "")
-    checkout = [f"git checkout {commit.removesuffix('+')}"] if commit else []
+    checkout = [f"git checkout {shlex.quote(commit.removesuffix('+'))}"] if commit else []
     return [
         *checkout,
         _training_command(run),
@@ -126,7 +127,7 @@ def _evaluation(run: Run, data: str, seed: Any, protocols: Sequence[str]) -> str
     if place.startswith("python:") or (":" not in place and place not in SETS):
         kind = place.removeprefix("python:")
         return f"# in Python, with a {kind} as data=: {', '.join(protocols)}"
-    words = "".join(f" --protocol {name}" for name in protocols)
+    words = "".join(f" --protocol {shlex.quote(name)}" for name in protocols)
     words += f" --data {shlex.quote(data)}" if data else ""
     words += "" if seed is None else f" --seed {seed}"
     return f"{EVALUATE}{words}"
@@ -138,7 +139,8 @@ def _analysis_commands(run: Run) -> list[str]:
     for name, content in run.analysis.items():
         if name not in BETWEEN:
             settings = content.get("settings") if isinstance(content, dict) else None
-            groups.setdefault((settings or {}).get("seed") or 0, []).append(name)
+            seed = settings.get("seed") if isinstance(settings, dict) else None
+            groups.setdefault(seed if seed and number(seed) else 0, []).append(name)
     if str(run.value("data.name")).startswith("python:"):
         return [f"# in Python, with data=: {', '.join(names)}" for names in groups.values()]
     return [

@@ -66,7 +66,7 @@ def _label(run: Run, firsts: Sequence[Run]) -> str:
     within = [key for key in varying_keys(same_method) if key not in ("method.name", SEED)]
     differing = list(dict.fromkeys([*budget, *within]))
     shown = [f"{key.rpartition('.')[2]} {plain(run.value(key))}" for key in differing[:3]]
-    data_sets = {other.value("data.name") for other in firsts if other.values}
+    data_sets = {str(other.value("data.name")) for other in firsts if other.values}
     name_data = len(data_sets) > 1 and "data.name" not in differing
     data = [f"on {run.value('data.name')}"] if name_data else []
     more = [f"and {len(differing) - 3} more"] if len(differing) > 3 else []

@@ -4,11 +4,15 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from antipode.reporting.curves import number
+import numpy as np
+
+from antipode.json_text import number
 from antipode.reporting.summary import epochs_done, steps_per_epoch
+from antipode.runs.log import Log
 from antipode.runs.run import Run
 from antipode.training.health import ENOUGH, HealthMonitor, Trouble, settling
 
+BLOCK = 10_000  # lines of a log that the health check reads at once
 FELL = 0.9  # a final kNN accuracy below this share of the best one is reported
 
 
@@ -22,8 +26,10 @@ class Note(NamedTuple):
 
 
 def concerns(run: Run) -> list[Note]:
-    """Return all notes on a run: warnings first, then what is missing."""
-    return [*(Note(True, kind, text) for kind, text in warnings(run).items()), *gaps(run)]
+    """Return all notes on a run: what the page leaves out, warnings, then what is missing."""
+    left_out = [Note(True, "left out", sentence) for sentence in run.left_out]
+    found = [Note(True, kind, text) for kind, text in warnings(run).items()]
+    return [*left_out, *found, *gaps(run)]
 
 
 def warnings(run: Run) -> dict[str, str]:
@@ -45,14 +51,25 @@ def warnings(run: Run) -> dict[str, str]:
 
 
 def _non_finite(run: Run) -> dict[str, str]:
-    """Return a warning on NaN or infinite losses, which the log stores as null."""
-    steps = [row.get("step") for row in run.rows if "loss" in row and not number(row["loss"])]
-    if not steps:
+    """Return a warning on NaN or infinite losses, which the log stores as null.
+
+    Such steps are skipped and counted. Earlier versions did neither.
+    """
+    if "skipped" in run.log.series:
+        count = _whole(float(run.log.series["skipped"].values.max()))
+        return {
+            "skipped": f"skipped steps: {count}; their loss or gradient was not finite, so they "
+            "did not change the network; the learning rate may be too high or images damaged"
+        }
+    lines = run.log.odd_losses
+    if not lines:
         return {}
-    more = f" and in {len(steps) - 1} more lines of the log" if len(steps) > 1 else ""
+    step = run.log.column("step")[lines[0]]
+    place = "an unknown step" if math.isnan(step) else f"step {_whole(step)}"
+    more = f" and in {len(lines) - 1} more lines of the log" if len(lines) > 1 else ""
     return {
-        "not finite": f"the loss is not a finite number at step {steps[0]}{more}: the learning "
-        "rate is probably too high"
+        "not finite": f"the loss is not a finite number at {place}{more}: the learning rate is "
+        "probably too high"
     }
 
 
@@ -63,14 +80,12 @@ def _health(run: Run) -> dict[str, str]:
     stored = [run.value(key) for key in ("method.queue", "method.bank")]
     limit = min((int(size) for size in (batch, width, ENOUGH) if number(size)), default=1)
     filling = max((int(size) for size in stored if number(size)), default=0)
-    monitor = HealthMonitor(settling(filling, batch or 1, math.ceil(steps_per_epoch(run) or 0)))
+    per_epoch = math.ceil(steps_per_epoch(run) or 0)
+    monitor = HealthMonitor(settling(filling, max(1, int(batch or 1)), per_epoch))
     last: dict[str, Any] = {}
     troubles: dict[str, str] = {}
     trouble: Trouble | None = None
-    for row in run.rows:
-        # the log has null in place of non-finite values
-        if not number(row.get("loss")) or not all(map(number, row.values())):
-            continue
+    for row in _healthy_rows(run.log):
         monitor.note(row)
         if row["step"] >= monitor.settling:
             last |= {key: row[key] for key in ("spread", "rank", "bank_drift") if key in row}
@@ -84,13 +99,41 @@ def _health(run: Run) -> dict[str, str]:
     }
 
 
+# the metrics that the health check reads
+WATCHED = ("loss", "contrast", "positive", "rival", "spread", "rank", "bank_drift")
+
+
+def _healthy_rows(log: Log) -> Iterator[dict[str, Any]]:
+    """Yield the lines with a step and a loss on which every value is a finite number."""
+    if "step" not in log.series or "loss" not in log.series:
+        return
+    usable = ~log.odd & ~np.isnan(log.column("step")) & ~np.isnan(log.column("loss"))
+    lines = np.flatnonzero(usable)
+    present = [name for name in ("step", *WATCHED) if name in log.series]
+    columns = np.stack([log.column(name)[lines] for name in present], 1)
+    for start in range(0, len(columns), BLOCK):  # as Python numbers, a long log would be large
+        for values in columns[start : start + BLOCK].tolist():
+            pairs = zip(present, values, strict=True)
+            row = {name: value for name, value in pairs if not math.isnan(value)}
+            yield row | {"step": _whole(row["step"])}
+
+
+def _whole(step: float) -> float:
+    """Return a step as a whole number, if it is one, for messages."""
+    return int(step) if step.is_integer() else step
+
+
 def _fall(run: Run) -> dict[str, str]:
     """Return a warning if the final kNN accuracy is much lower than the best one."""
-    scored = [(row["knn"], row.get("epoch", 0)) for row in run.rows if number(row.get("knn"))]
-    best, epoch = max(scored, default=(0.0, 0))
-    if not scored or scored[-1][0] >= FELL * best:
+    if "knn" not in run.log.series:
         return {}
-    final = scored[-1][0]
+    lines, scores = run.log.series["knn"]
+    best = float(scores.max())
+    final = float(scores[-1])
+    if final >= FELL * best:
+        return {}
+    epochs = np.nan_to_num(run.log.column("epoch")[lines])
+    epoch = int(epochs[scores == best].max())
     return {
         "fell": f"kNN accuracy fell from {best:.1f} % in epoch {epoch + 1} to {final:.1f} % at the "
         "end"
@@ -101,13 +144,13 @@ def gaps(run: Run) -> Iterator[Note]:
     """Yield a note on each result that is missing, with the command that adds it."""
     if not run.values:
         yield _gap("recipe", "there is no recipe.json: settings, curves and pictures are unknown")
-    if run.values and not run.rows:
+    if run.values and not run.log.lines:
         yield _gap("log", "there is no metrics.jsonl, so there are no curves")
     if run.values and not run.environment:
         yield _gap("environment", "there is no env.json: versions and machine are unknown")
-    if run.rows and not any("knn" in row for row in run.rows):
+    if run.log.lines and "knn" not in run.log.series:
         yield _knn_gap(run)
-    if run.rows and not any("spread" in row for row in run.rows):
+    if run.log.lines and "spread" not in run.log.series:
         yield _gap(
             "health",
             "the health of the embeddings was not checked during training",

@@ -4,8 +4,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from antipode.analysis.contrast import per_epoch
+from antipode.analysis.cost import parameters
 from antipode.evaluation import protocol
+from antipode.nets.backbone import backbone
 from antipode.reproduction.item import Cells, Measure
 from antipode.reproduction.plan import Plan, PlannedRun
 from antipode.runs.folder import RunFolder
@@ -45,17 +49,28 @@ def collect(plan: Plan, failed: Collection[Path] = ()) -> tuple[Cells, list[str]
 
 def measured(planned: PlannedRun, measure: Measure) -> Any:
     """Return the number, curve or histogram that a measure takes from a finished run."""
+    if measure.kind == "parameters":
+        return millions(planned)
     folder = RunFolder(planned.folder)
     if measure.kind == "metric":
         return over_epochs(folder.metrics(), measure.name)
     if measure.kind == "analysis":
-        content = folder.read_json("analysis.json")[measure.name]
+        content = folder.read_object("analysis.json")[measure.name]
     else:
         key = measure.name if measure.kind == "scenes" else score_key(planned, measure)
-        content = folder.read_json("scores.json")[key]
+        content = folder.read_object("scores.json")[key]
     for part in measure.pick.split(".", 1):
         content = content[part]
     return content
+
+
+def millions(planned: PlannedRun) -> float:
+    """Return the number of parameters of the backbone of a run in millions."""
+    if planned.recipe is None:
+        raise KeyError("the size of a network that is not trained is not counted")
+    with torch.device("meta"):
+        net = backbone(planned.recipe.backbone.name, stem=planned.recipe.backbone.stem)
+    return parameters(net) / 1e6
 
 
 def over_epochs(rows: list[dict[str, Any]], name: str) -> dict[str, list[float]]:

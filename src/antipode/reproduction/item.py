@@ -11,6 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
+EMPIRICAL: tuple[Scale, ...] = ("small", "paper")  # networks are trained long enough for claims
+REFERENCE = "untrained network"  # name of the panel with the scores of a network without training
 Place = tuple[str, str, str | float]  # panel, row, column
 Cells = dict[Place, list[float]]  # one value per seed, in the order of the grid
 
@@ -20,15 +22,16 @@ class Measure(NamedTuple):
 
     Args:
         kind: "score" for an evaluation protocol, "analysis", "metric" for a value recorded during
-            training (a curve over epochs), or "scenes" for a slim detector on drawn scenes.
-        name: the name of the protocol, analysis, metric or detector.
+            training (a curve over epochs), "scenes" for a slim detector on drawn scenes, or
+            "parameters" for the size of the network.
+        name: the name of the protocol, analysis, metric or detector, or "backbone".
         pick: the dotted path inside a score ("value", "more.AP50") or an analysis
             ("values.uniformity", "curves.mean"). A curve or histogram fills one place for each x.
         panel, row, column: the place of the result. None means the place of the trial.
         data: the data set of a score, if it is not the one that the run was trained on.
     """
 
-    kind: Literal["score", "analysis", "metric", "scenes"]
+    kind: Literal["score", "analysis", "metric", "scenes", "parameters"]
     name: str
     pick: str = "value"
     panel: str | None = None
@@ -80,20 +83,55 @@ class Panel(NamedTuple):
     log: bool = False  # logarithmic x axis
 
 
-class Law(NamedTuple):
-    """A statement that must hold, with the function that checks it.
+REFERENCE_PANEL = Panel(REFERENCE, y="top-1 (%)")
 
-    `check` takes the results and returns whether the law holds, and a text with the numbers. Laws
-    that follow from theory are checked at every scale. Laws that are only empirical are checked at
-    the scales where networks are trained long enough (`EMPIRICAL`).
+
+class Verdict(NamedTuple):
+    """The result of a check.
+
+    Args:
+        margin: by how much the statement holds, in the unit of the numbers. Negative if it does
+            not hold.
+        text: the numbers.
+        interval: half of the width of a 95 % interval around `margin`, from the spread over seeds;
+            0 if it is unknown.
+    """
+
+    margin: float
+    text: str
+    interval: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """True if the numbers satisfy the statement."""
+        return self.margin > 0
+
+    @property
+    def word(self) -> str:
+        """One of "holds", "does not hold" and "undecided" (the interval of the margin has 0)."""
+        if abs(self.margin) <= self.interval:
+            return "undecided"
+        return "holds" if self.holds else "does not hold"
+
+
+class Law(NamedTuple):
+    """A claim of a paper in one sentence, with the function that checks it.
+
+    Args:
+        text: the claim.
+        check: takes the results and returns a `Verdict`.
+        scales: where the claim is checked: by default where networks are trained long enough.
+        source: where the paper makes the claim: a section, table or figure.
+        paper: the numbers of the paper behind the claim, as text; empty if it prints none.
+        headline: whether the claim is one of the main claims of its paper.
     """
 
     text: str
-    check: Callable[[Cells], tuple[bool, str]]
-    scales: tuple[Scale, ...] = SCALES
-
-
-EMPIRICAL: tuple[Scale, ...] = ("small", "paper")
+    check: Callable[[Cells], Verdict]
+    scales: tuple[Scale, ...] = EMPIRICAL
+    source: str = ""
+    paper: str = ""
+    headline: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,6 +178,22 @@ def analysis(name: str, pick: str, **place: Any) -> Measure:
 def metric(name: str, **place: Any) -> Measure:
     """Return the measure for a metric that was recorded during training, as a curve over epochs."""
     return Measure("metric", name, "", **place)
+
+
+def parameters(**place: Any) -> Measure:
+    """Return the measure for the number of parameters of the backbone, in millions."""
+    return Measure("parameters", "backbone", "", **place)
+
+
+def untrained(network: str, data: str, *protocols: str) -> Trial:
+    """Return the scores of an untrained network in the panel `REFERENCE`, one row a protocol.
+
+    Laws about accuracies need them (reproduction/laws.py).
+    """
+    measures = tuple(
+        score(name, panel=REFERENCE, row=name, column="top-1 (%)") for name in protocols
+    )
+    return Trial(f"random:{network}", {"data.name": data}, measures)
 
 
 def table(

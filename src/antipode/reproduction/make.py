@@ -1,6 +1,7 @@
 """Make an item: train missing runs, evaluate, analyse, collect the numbers and check the laws."""
 
 import json
+import math
 import os
 import sys
 import time
@@ -17,17 +18,19 @@ from antipode.devices import pick_device
 from antipode.evaluation import protocol
 from antipode.evaluation.precision import library
 from antipode.files import atomic_write, finite
+from antipode.paths import absolute
 from antipode.reproduction import picture, present
 from antipode.reproduction.collect import collect
-from antipode.reproduction.item import Cells, Law, Measure, Place
+from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Scale, Verdict
 from antipode.reproduction.measure import measure_run
 from antipode.reproduction.plan import H200, Plan, PlannedRun, listing, make_plan
 from antipode.runs.environment import environment
 from antipode.runs.run import Run, opened
 from antipode.training.pretrain import pretrain_recipe
+from antipode.training.record import InTrouble
 
 # Errors of one run after which the other runs continue.
-RUN_ERRORS = (ValueError, FileNotFoundError, MemoryError)
+RUN_ERRORS = (ValueError, FileNotFoundError, MemoryError, InTrouble)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Outcome:
     Args:
         plan: the runs.
         cells: the numbers by place, one per seed.
-        laws: each law, whether it holds, and a text with the numbers.
+        laws: each law with its verdict.
         missing: a sentence for each number or run that could not be obtained.
         seconds: the duration.
         files: the written files by kind (json, png, html).
@@ -45,7 +48,7 @@ class Outcome:
 
     plan: Plan
     cells: Cells
-    laws: tuple[tuple[Law, bool, str], ...]
+    laws: tuple[tuple[Law, Verdict], ...]
     missing: tuple[str, ...]
     seconds: float
     files: dict[str, Path]
@@ -53,7 +56,7 @@ class Outcome:
     @property
     def ok(self) -> bool:
         """True if all laws hold and nothing is missing."""
-        return not self.missing and all(holds for _, holds, _ in self.laws)
+        return not self.missing and all(verdict.holds for _, verdict in self.laws)
 
 
 def reproduce(
@@ -89,7 +92,7 @@ def reproduce(
             print("\n".join(listing(plan)[:2]), file=sys.stderr)
         failed = perform(plan, device, quiet)
     cells, absent = collect(plan, failed)
-    laws = tuple(check_laws(plan, cells))
+    laws = tuple(check_laws(plan.item, plan.scale, cells))
     missing = (*failed.values(), *absent)
     outcome = Outcome(plan, cells, laws, missing, time.monotonic() - start, files(plan))
     write(outcome)
@@ -103,7 +106,7 @@ def plan_item(item: str, scale: str, out: str | Path | None, **options: Any) -> 
 
 def output_folder(out: str | Path | None, scale: str) -> Path:
     """Return the folder of an item's files, by default repro/SCALE."""
-    return Path(out).expanduser() if out else Path("repro") / scale
+    return absolute(out if out else Path("repro") / scale)
 
 
 def check_single_process() -> None:
@@ -231,13 +234,16 @@ def opened_network(planned: PlannedRun) -> Run:
     return opened(planned.trial.recipe, data=planned.data, out=planned.folder, seed=planned.seed)
 
 
-def check_laws(plan: Plan, cells: Cells) -> Iterator[tuple[Law, bool, str]]:
-    """Yield every law of the scale, whether it holds, and a text with the numbers."""
-    for law in plan.item.laws_at(plan.scale):
+def check_laws(item: Item, scale: Scale, cells: Cells) -> Iterator[tuple[Law, Verdict]]:
+    """Yield every law of a scale with its verdict.
+
+    The margin of a law that cannot be checked is NaN, so that it does not hold.
+    """
+    for law in item.laws_at(scale):
         try:
-            yield law, *law.check(cells)
+            yield law, law.check(cells)
         except (KeyError, IndexError, ValueError) as error:
-            yield law, False, f"cannot be checked, numbers are missing ({error})"
+            yield law, Verdict(math.nan, f"cannot be checked, numbers are missing ({error})")
 
 
 def files(plan: Plan) -> dict[str, Path]:
@@ -281,11 +287,27 @@ def record(outcome: Outcome) -> dict[str, Any]:
         "note": item.grids[plan.scale].note,
         "panels": [panel._asdict() for panel in item.panels],
         "cells": [finite(cell(place)) for place in places],
-        "laws": [
-            {"law": law.text, "holds": holds, "found": text} for law, holds, text in outcome.laws
-        ],
+        "laws": [_law(law, verdict) for law, verdict in outcome.laws],
+        "not judged": [law.text for law in item.laws if plan.scale not in law.scales],
         "missing": list(outcome.missing),
-        "runs": [{"folder": str(planned.folder), "label": planned.label} for planned in plan.runs],
+        "runs": [
+            {"folder": str(planned.folder.relative_to(plan.out)), "label": planned.label}
+            for planned in plan.runs
+        ],
         "seconds": outcome.seconds,
         "environment": environment(pick_device(plan.device).type),
+    }
+
+
+def _law(law: Law, verdict: Verdict) -> dict[str, Any]:
+    """Return the record of a law and its verdict."""
+    return {
+        "law": law.text,
+        "source": law.source,
+        "paper": law.paper,
+        "holds": verdict.holds,
+        "verdict": verdict.word,
+        "found": verdict.text,
+        "margin": finite(verdict.margin),
+        "interval": finite(verdict.interval),
     }

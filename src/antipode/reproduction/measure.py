@@ -66,7 +66,7 @@ def _analyse(run: Run, measures: Sequence[Measure], device: str) -> None:
     device_type = "cuda" if pick_device(device).type == "cuda" else "cpu"
     stored = {
         name
-        for name, result in run.folder.read_json("analysis.json").items()
+        for name, result in run.folder.read_object("analysis.json").items()
         if has_default_settings(result, device_type)
     }
     names = [measure.name for measure in measures if measure.kind == "analysis"]

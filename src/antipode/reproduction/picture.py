@@ -5,7 +5,7 @@ import textwrap
 from importlib import import_module
 from typing import Any
 
-from antipode.reproduction.item import Cells, Item, Panel
+from antipode.reproduction.item import REFERENCE, Cells, Item, Panel
 from antipode.reproduction.present import cell, column_text
 
 DEVIATION = "deviation, "  # a row "deviation, X" is the standard deviation of the row "mean, X"
@@ -19,7 +19,8 @@ def draw(item: Item, cells: Cells, name: str, scale: str) -> bytes | None:
         figure = import_module("matplotlib.figure")
     except ImportError:
         return None
-    panels = [panel for panel in item.panels if any(place[0] == panel.name for place in cells)]
+    filled = {place[0] for place in cells} - {REFERENCE}
+    panels = [panel for panel in item.panels if panel.name in filled]
     groups = {panel: _groups(item, cells, panel) for panel in panels if panel.kind == "table"}
     widths = [max(5.5, 2.0 + 1.9 * len(groups.get(panel, {}))) for panel in panels]
     sheet = figure.Figure(figsize=(sum(widths), 4.4), layout="constrained")

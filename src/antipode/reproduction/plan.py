@@ -29,7 +29,7 @@ NOT_IN_DIGEST = (
 # Recipe keys added after commit dc86232, by dotted key, with the default that has the effect of the
 # earlier versions. The digest leaves out such a key while it has this default, so that runs trained
 # before the key existed are still found.
-NEW_KEYS: dict[str, Any] = {}
+NEW_KEYS: dict[str, Any] = {"train.checkpoint_steps": None}
 
 # Floating-point operations of a forward pass of ResNet-50 at 224 pixels, as `forward` counts them:
 # a multiplication with its addition is two operations.
@@ -44,6 +44,7 @@ H200 = 37_025 * 2 * 3 * 1.11e9
 # Operations of the backbone of a detector in MoCo's 1x schedule (90,000 steps of 16 images).
 DETECTION = 90_000 * 16 * 3 * RESNET50 * (800 * 1216) / 224**2
 PASSES = 100  # over the labelled images, in a linear protocol
+MOST_SEEDS = 1000  # each of them is a run of every setting
 
 
 @dataclass(frozen=True)
@@ -141,13 +142,15 @@ def make_plan(
 ) -> Plan:
     """Return the plan of an item. `seeds` replaces the scale's own number of seeds.
 
-    Raises ValueError for an unknown item or scale, and for fewer than one seed.
+    Raises ValueError for an unknown item or scale, and for no seed or more than `MOST_SEEDS`.
     """
     item = catalog.item(name)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     if seeds is not None and seeds < 1:
         raise ValueError(f"an item needs at least one seed, got {seeds}")
+    if seeds is not None and seeds > MOST_SEEDS:
+        raise ValueError(f"an item takes at most {MOST_SEEDS:,} seeds, got {seeds:,}")
     grid = item.grids[scale]
     data_root = str(root) if root else None
     runs: dict[Path, PlannedRun] = {}

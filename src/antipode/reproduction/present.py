@@ -75,10 +75,8 @@ def summary_text(record: dict[str, Any]) -> str:
         panel_lines = _panel(record, panel)
         lines += ["", *panel_lines] if panel_lines else []
     lines += ["", f"the paper ({record['source']}): {record['trend']}", seeds(record)]
-    lines += [
-        f"{'holds' if law['holds'] else 'VIOLATED'}: {law['law']} ({law['found']})"
-        for law in record["laws"]
-    ]
+    lines += [f"{verdict(law)}: {law['law']} ({law['found']})" for law in record["laws"]]
+    lines += [not_judged(record)] if record["not judged"] else []
     return "\n".join(lines + [f"MISSING: {sentence}" for sentence in record["missing"]])
 
 
@@ -86,6 +84,22 @@ def seeds(record: dict[str, Any]) -> str:
     """Return the number of seeds behind the numbers, such as "n = 3 seeds"."""
     counts = sorted({entry["n"] for entry in record["cells"] if entry["n"]})
     return f"n = {' or '.join(map(str, counts)) or 0} {'seed' if counts == [1] else 'seeds'}"
+
+
+def verdict(law: dict[str, Any]) -> str:
+    """Return the verdict on a law in a few words.
+
+    It is undecided if the 95 % interval of its margin over seeds contains 0.
+    """
+    by_mean = "holds" if law["holds"] else "VIOLATED"
+    return f"undecided, {by_mean} on average" if law["verdict"] == "undecided" else by_mean
+
+
+def not_judged(record: dict[str, Any]) -> str:
+    """Return a sentence on the laws that are not checked at the scale of a record."""
+    count = len(record["not judged"])
+    laws = "law is" if count == 1 else "laws are"
+    return f"{count} {laws} not checked at scale {record['scale']}"
 
 
 def _panel(record: dict[str, Any], panel: dict[str, Any]) -> list[str]:
@@ -179,12 +193,13 @@ def _verdicts(record: dict[str, Any]) -> list[str]:
     safe = html.escape
     parts = ["<ul>"]
     for law in record["laws"]:
-        verdict = "holds" if law["holds"] else '<span class="bad">violated</span>'
-        parts.append(
-            f"<li>{verdict}: {safe(law['law'])} <small>({safe(law['found'])})</small></li>"
-        )
+        word = verdict(law)
+        shown = f'<span class="bad">{word.lower()}</span>' if "VIOLATED" in word else word
+        parts.append(f"<li>{shown}: {safe(law['law'])} <small>({safe(law['found'])})</small></li>")
     for sentence in record["missing"]:
         parts.append(f'<li><span class="bad">missing</span>: {safe(sentence)}</li>')
+    if record["not judged"]:
+        parts.append(f"<li>{not_judged(record)}</li>")
     return [*parts, "</ul>"]
 
 

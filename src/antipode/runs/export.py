@@ -4,7 +4,6 @@ Every file is loaded back before it is written. What does not load back is not w
 """
 
 import io
-import json
 import pickle
 import warnings
 from collections.abc import Callable
@@ -13,14 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from antipode.files import atomic_write
 from antipode.names import unknown
-from antipode.nets.backbone import RESNETS, STEMS, Wrapped
-from antipode.nets.weights import Normal, header, tensors
+from antipode.nets.backbone import RESNETS, STEMS, Stem, Wrapped
+from antipode.nets.weight_file import About, Normal, check_finite, packed
+from antipode.nets.weights import tensors
 from antipode.runs.detectron2 import caffe_name, layout
+from antipode.runs.images import channels_of
 from antipode.runs.run import Run
 
 State = dict[str, Tensor]
@@ -40,22 +41,27 @@ class Trained(NamedTuple):
         size: the side in pixels of the images that it was trained on.
         state: its tensors by name.
         normal: the normalisation of its pixels, if known.
+        policy: the view policy that it was trained with, if known.
     """
 
     net: nn.Module
     name: str
-    stem: str
+    stem: Stem
     size: int
     state: State
     normal: Normal | None = None
+    policy: str | None = None
 
     @property
     def channels(self) -> int:
-        """The number of channels of its images, read from its first convolution if it has one."""
-        first = next((layer for layer in self.net.modules() if isinstance(layer, nn.Conv2d)), None)
-        if first is not None:
-            return first.in_channels
-        return 3 if self.normal is None else len(self.normal.mean)
+        """The number of channels of its images."""
+        return channels_of(self.net, self.normal) or 3
+
+    @property
+    def about(self) -> About:
+        """The description of the backbone that the header of a safetensors file holds."""
+        stem = self.stem if self.name in RESNETS else None
+        return About(self.name, stem, self.channels, self.size, self.policy, self.normal)
 
     def image(self, count: int = 1, wider: int = 0) -> Tensor:
         """Return fixed noise (count,C,size,size+wider) to compare two networks on."""
@@ -78,16 +84,15 @@ class Format(NamedTuple):
 
 def export_run(run: Run, format: str, out: Path) -> Path:
     """Write the online backbone of a run for other software, and return the file."""
-    net = run.backbone()
-    backbone = run.recipe.backbone
     return export(
-        net,
+        run.backbone(),
         out,
         format=format,
-        name=backbone.name,
-        stem=backbone.stem,
+        name=run.backbone_name,
+        stem=run.stem,
         size=run.size,
         normal=run.normal,
+        policy=run.policy,
     )
 
 
@@ -97,11 +102,15 @@ def export(
     *,
     format: str,
     name: str,
-    stem: str | None = None,
+    stem: Stem | None = None,
     size: int = 224,
     normal: Normal | None = None,
+    policy: str | None = None,
 ) -> Path:
     """Write a backbone for other software, and return the file.
+
+    A network with NaN or infinite weights raises ValueError, and a file of that name stays as it
+    is.
 
     Args:
         net: the backbone.
@@ -111,6 +120,7 @@ def export(
         stem: the name of its stem, "imagenet" by default.
         size: the side in pixels of the images on which the two networks are compared.
         normal: the normalisation of its pixels, if known.
+        policy: the view policy that it was trained with, if known.
     """
     if format not in FORMATS:
         raise unknown("format", format.lower(), FORMATS, 0.4)
@@ -125,7 +135,8 @@ def export(
         )
     suffix = path.suffix if path.suffix in suffixes else suffixes[0]
     net = net.cpu().eval()
-    trained = Trained(net, name, stem or "imagenet", size, tensors(net), normal)
+    trained = Trained(net, name, stem or "imagenet", size, tensors(net), normal, policy)
+    check_finite(trained.state, path)
     content = FORMATS[format].make(trained, suffix)
     with atomic_write(path) as file:
         file.write(content)
@@ -142,7 +153,7 @@ def _for_torchvision(trained: Trained, suffix: str, software: str) -> bytes:
 
     if trained.name not in RESNETS or trained.name not in models.list_models():
         raise ValueError(f"{software} has no {trained.name}: export it as safetensors or onnx")
-    content = _packed(trained.state, suffix)
+    content = _packed(trained, suffix)
     theirs = models.get_model(trained.name, weights=None)
     _fit_stem(theirs, trained, software)
     result = theirs.load_state_dict(_unpacked(content, suffix), strict=False)
@@ -165,7 +176,7 @@ def timm(trained: Trained, suffix: str) -> bytes:
     name = trained.name.removeprefix("timm:")
     if not library.is_model(name):
         raise ValueError(f"timm has no {trained.name}: export it as safetensors or onnx")
-    content = _packed(trained.state, suffix)
+    content = _packed(trained, suffix)
     theirs = library.create_model(name, num_classes=0, in_chans=trained.channels)
     if name == trained.name:
         _fit_stem(theirs, trained, "timm")
@@ -279,18 +290,11 @@ def _onnx_program(trained: Trained, dynamic: str) -> bytes:
 
 
 def safetensors(trained: Trained, suffix: str) -> bytes:
-    """Return a safetensors file, whose header describes the backbone.
+    """Return a safetensors file, whose header describes the backbone and states a digest.
 
     The names are torchvision's, or timm's for a network of timm.
     """
-    about = {
-        "format": "pt",
-        "backbone": trained.name,
-        "stem": trained.stem,
-        "size": json.dumps(trained.size),
-    }
-    about |= header(trained.normal) if trained.normal else {}
-    content = save(trained.state, metadata=about)
+    content = packed(trained.state, trained.about)
     again = load(content)
     same_names = again.keys() == trained.state.keys()
     if not same_names or any(not torch.equal(again[k], v) for k, v in trained.state.items()):
@@ -298,12 +302,12 @@ def safetensors(trained: Trained, suffix: str) -> bytes:
     return content
 
 
-def _packed(state: State, suffix: str) -> bytes:
-    """Return the content of a safetensors or torch file with these tensors."""
+def _packed(trained: Trained, suffix: str) -> bytes:
+    """Return the content of a safetensors or torch file with the tensors of a backbone."""
     if suffix == ".safetensors":
-        return save(state, metadata={"format": "pt"})
+        return packed(trained.state, trained.about)
     file = io.BytesIO()
-    torch.save(state, file)
+    torch.save(trained.state, file)
     return file.getvalue()
 
 

@@ -15,8 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from antipode.files import atomic_write, finite
+from antipode import json_text
+from antipode.files import atomic_write, finite, remove_leftovers
+from antipode.names import brief
+from antipode.paths import absolute
 from antipode.runs import lock
+from antipode.runs.lines import read_blocks
+from antipode.runs.own_file import check_own, open_own
 
 WEIGHTS = "backbone.safetensors"
 PAGE = "report.html"
@@ -30,6 +35,7 @@ FILES = (
     "wandb.json",
 )
 FOLDERS = ("checkpoints", "tensorboard", "features")
+APPENDED = ("metrics.jsonl", ".adding")
 
 # a record lock excludes other processes only, so this lock excludes other threads
 ADDING = threading.Lock()
@@ -43,7 +49,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        self.path = absolute(path)
         self.checkpoints = self.path / "checkpoints"
         self.lock: lock.Lock | None = None
 
@@ -53,7 +59,8 @@ class RunFolder:
 
     def has_trained(self) -> bool:
         """Return True if at least one training step left a trace here."""
-        return self.has_checkpoint() or bool(self.metrics()) or (self.path / WEIGHTS).exists()
+        logged = any(True for _ in self.rows())
+        return self.has_checkpoint() or logged or (self.path / WEIGHTS).exists()
 
     def has_checkpoint(self) -> bool:
         """Return True if there is a checkpoint to resume from."""
@@ -64,20 +71,24 @@ class RunFolder:
 
         If the folder is locked already, wait up to `patience` seconds and then raise ValueError.
         """
+        for name in APPENDED:  # now, and not when the first line is written
+            check_own(self.path / name)
         if self.lock is not None or os.name != "posix":
             return
         deadline = time.monotonic() + patience
         while (acquired := lock.acquire(self.path)) is None:
             if time.monotonic() > deadline:
                 raise ValueError(
-                    f"{self.path} is in use: process {lock.owner(self.path)} is training there; "
+                    f"{self.path} is in use: {lock.owner(self.path)} is training there; "
                     "wait for it or stop it"
                 )
             time.sleep(0.1)
         self.lock = acquired
-        # only a process that was killed while it wrote a checkpoint leaves such a file
-        for temporary in self.checkpoints.glob(".*.tmp"):
-            temporary.unlink(missing_ok=True)
+        # only a process that was killed while it wrote a file leaves such files
+        remove_leftovers(self.path, (*FILES, WEIGHTS, PAGE))
+        for name in FOLDERS:
+            remove_leftovers(self.path / name)
+        (self.checkpoints / ".last.tmp").unlink(missing_ok=True)
 
     def release(self) -> None:
         """Release the lock, so that other processes can claim the folder."""
@@ -155,9 +166,9 @@ class RunFolder:
         return [path for path in paths if path.exists()]
 
     def write_json(self, name: str, value: Any) -> None:
-        """Replace a JSON file of the run atomically."""
+        """Replace a JSON file of the run atomically; non-finite numbers become null."""
         with atomic_write(self.path / name) as file:
-            file.write((json.dumps(value, indent=1) + "\n").encode())
+            file.write((json.dumps(finite(value), indent=1) + "\n").encode())
 
     def add_json(self, name: str, values: dict[str, Any]) -> None:
         """Add keys to a JSON file of the run.
@@ -165,7 +176,7 @@ class RunFolder:
         Other processes and threads can add keys at the same time without losing any.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with ADDING, (self.path / ".adding").open("a+") as file:
+        with ADDING, open_own(self.path / ".adding") as file:
             while os.name == "posix" and not lock.lock_file(file):
                 time.sleep(0.02)
             self.write_json(name, self.read_object(name) | values)
@@ -192,21 +203,21 @@ class RunFolder:
         content = self.read_json(name)
         if not isinstance(content, dict):
             raise ValueError(
-                f"{self.path / name} must hold a JSON object, but it holds {str(content)[:60]}"
+                f"{self.path / name} must hold a JSON object, but it holds {brief(content)}"
             )
         return content
 
     def read_json(self, name: str) -> Any:
-        """Return the content of a JSON file of the run, {} if there is no such file."""
+        """Return the content of a JSON file of the run, {} if there is no such file.
+
+        Raises ValueError if the file does not hold JSON.
+        """
         file = self.path / name
-        try:
-            return json.loads(file.read_text()) if file.exists() else {}
-        except ValueError as error:
-            raise ValueError(f"{file} is not JSON: {error}") from error
+        return json_text.read(file) if file.exists() else {}
 
     def record(self, row: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+        with open_own(self.path / "metrics.jsonl") as file:
             file.write(json.dumps(finite(row)) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -214,29 +225,35 @@ class RunFolder:
 
         A crash can leave an incomplete last line.
         """
+        return list(self.rows())
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of metrics.jsonl, reading the file as they are asked for."""
+        for block in self.row_blocks():
+            yield from block
+
+    def row_blocks(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield the rows of metrics.jsonl in lists of some thousands."""
         file = self.path / "metrics.jsonl"
-        return list(_rows(file)) if file.exists() else []
+        return read_blocks(file) if file.is_file() else iter(())
 
     def rewind(self, step: int) -> None:
         """Delete the rows from `step` on, because a resumed run records them again."""
-        rows = self.metrics()
-        kept = [row for row in rows if not isinstance(row.get("step"), int) or row["step"] < step]
-        if len(kept) < len(rows) or self._ends_in_a_partial_line():
+
+        def is_later(row: dict[str, Any]) -> bool:
+            return isinstance(row.get("step"), int) and row["step"] >= step
+
+        if any(map(is_later, self.rows())) or self._ends_in_a_partial_line():
             with atomic_write(self.path / "metrics.jsonl") as file:
-                file.write("".join(json.dumps(row) + "\n" for row in kept).encode())
+                for row in self.rows():
+                    if not is_later(row):
+                        file.write((json.dumps(row) + "\n").encode())
 
     def _ends_in_a_partial_line(self) -> bool:
         """Return True if the last line of metrics.jsonl is incomplete."""
-        file = self.path / "metrics.jsonl"
-        return file.exists() and file.stat().st_size > 0 and not file.read_bytes().endswith(b"\n")
-
-
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file that are JSON objects."""
-    for line in file.read_text(errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
+        path = self.path / "metrics.jsonl"
+        if not path.is_file() or not path.stat().st_size:
+            return False
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"

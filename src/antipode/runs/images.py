@@ -5,7 +5,19 @@ from dataclasses import replace
 from torch import nn
 
 from antipode.data.sources.splits import Splits, splits_to_rgb
-from antipode.nets.weights import Normal
+from antipode.nets.weight_file import Normal
+
+
+def channels_of(backbone: nn.Module, pixels: Normal | None = None) -> int | None:
+    """Return the number of channels that a network takes, None if unknown.
+
+    Its first convolution shows it. For a network without convolutions, the normalisation of its
+    pixels does.
+    """
+    first = next((layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d)), None)
+    if first is not None:
+        return first.in_channels
+    return None if pixels is None else len(pixels.mean)
 
 
 def fitting(name: str, backbone: nn.Module, splits: Splits, pixels: Normal | None = None) -> Splits:
@@ -16,17 +28,12 @@ def fitting(name: str, backbone: nn.Module, splits: Splits, pixels: Normal | Non
 
     Args:
         name: what the error message calls the network.
-        backbone: the network. Its first convolution shows the number of channels.
+        backbone: the network.
         splits: the images.
-        pixels: the normalisation of the pixels, which shows the number of channels of a network
-            without convolutions.
+        pixels: the normalisation of the pixels, if known.
     """
-    first = next((layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d)), None)
-    if first is not None:
-        channels = first.in_channels
-    else:
-        channels = len(pixels.mean) if pixels else splits.channels
-    if channels == splits.channels:
+    channels = channels_of(backbone, pixels)
+    if channels in (None, splits.channels):
         return splits
     if (channels, splits.channels) == (3, 1):
         return splits_to_rgb(splits)

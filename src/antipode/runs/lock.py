@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from antipode.runs.own_file import open_own
+
 
 @dataclass(frozen=True)
 class Lock:
@@ -27,7 +29,7 @@ class Lock:
         if self.pid != os.getpid():
             return False
         try:
-            return os.fstat(self.file.fileno()).st_ino == path.stat().st_ino
+            return os.fstat(self.file.fileno()).st_ino == path.lstat().st_ino
         except FileNotFoundError:
             return False
 
@@ -43,7 +45,10 @@ KEPT: list[Lock] = []
 
 
 def acquire(folder: Path) -> Lock | None:
-    """Lock a folder for this process, and create it if needed; return None if it is not free."""
+    """Lock a folder for this process, and create it if needed; return None if it is not free.
+
+    Raises ValueError if the lock file is a link to another file.
+    """
     path = folder / ".lock"
     place = folder.resolve()
     with LOCKING:
@@ -51,7 +56,7 @@ def acquire(folder: Path) -> Lock | None:
             return None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+")
+            file = open_own(path)
         except FileNotFoundError:  # the previous owner has just removed its empty folder
             return None
         lock = Lock(file, os.getpid())
@@ -80,12 +85,14 @@ def release(lock: Lock) -> None:
 
 
 def owner(folder: Path) -> str:
-    """Return the id of the process that holds the lock of a folder."""
+    """Return what holds the lock of a folder, such as "process 123", for messages."""
     lock = LOCKS.get(folder.resolve())
     if lock is not None and lock.pid == os.getpid():
         # do not open our own lock file: closing it again would release the lock
-        return str(lock.pid)
-    return (folder / ".lock").read_text()
+        return f"process {lock.pid}"
+    with (folder / ".lock").open(encoding="utf-8", errors="replace") as file:
+        text = file.read(20)
+    return f"process {text}" if text.isdecimal() else "another process"
 
 
 def lock_file(file: IO[str]) -> bool:

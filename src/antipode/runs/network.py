@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD
-from antipode.names import did_you_mean
-from antipode.nets.backbone import SUPERVISED, Stem
+from antipode.names import did_you_mean, unknown
+from antipode.nets.backbone import RESNETS, STEMS, SUPERVISED, Stem
 from antipode.nets.backbone import backbone as make_backbone
-from antipode.nets.weights import Normal, normal, start
+from antipode.nets.weight_file import About, Normal, file_of
+from antipode.nets.weight_file import about as about_file
+from antipode.nets.weights import bare, channels_of, fit, network, settled_stem, start
 from antipode.recipe.datasets import dataset_defaults
 
 KINDS = ("random", "torchvision", "file")
@@ -24,8 +26,10 @@ class Network(NamedTuple):
         kind: one of `KINDS`.
         path: the checkpoint file, empty for the other kinds.
         name: the name of the backbone.
-        data: the data set that decides the view size, the stem and the number of channels.
+        data: the data set that decides what a file does not state: the view size, the policy and
+            the number of channels. It also decides the stem of an untrained network.
         seed: the seed of untrained weights.
+        stem: the stem that the user has named for the weights of a file.
     """
 
     text: str
@@ -34,81 +38,116 @@ class Network(NamedTuple):
     name: str
     data: str
     seed: int
+    stem: Stem | None = None
+
+    @property
+    def file(self) -> Path:
+        """The checkpoint file."""
+        return file_of(Path(self.path).expanduser())
+
+    @property
+    def about(self) -> About:
+        """What the checkpoint file says about the network."""
+        return about_file(self.file) if self.kind == "file" else About()
 
     @property
     def size(self) -> int:
-        """The side of a view in pixels."""
-        return int(dataset_defaults(self.data).layer["views.size"][0])
+        """The side of a view in pixels, as the file states it or as the data set asks for."""
+        return self.about.size or int(dataset_defaults(self.data).layer["views.size"][0])
 
     @property
     def policy(self) -> str:
-        """The view policy that the data set asks for."""
+        """The view policy that the file states, or that the data set asks for."""
         views = dataset_defaults(self.data).views
-        return str(views["views.policy"][0]) if views else "eval"
+        return self.about.policy or (str(views["views.policy"][0]) if views else "eval")
 
     def build(self) -> tuple[nn.Module, Stem | None]:
         """Return the network in eval mode, and its stem.
 
         An untrained network has the stem that its data set asks for. Weights decide their own stem.
         """
-        if self.kind == "torchvision" and self.name not in SUPERVISED:
+        torch.manual_seed(self.seed)
+        channels = self.about.channels or _channels(self.data)
+        if self.kind == "file":
+            net, stem = self._from_file(channels)
+        elif self.kind == "torchvision":
+            net, stem = self._supervised(channels), "imagenet"
+        else:
+            has_own_stem = self.name.startswith("timm:")
+            stem = None if has_own_stem else dataset_defaults(self.data).layer["backbone.stem"][0]
+            net = make_backbone(self.name, stem=stem, channels=channels)
+        return net.eval(), stem
+
+    def _supervised(self, channels: int) -> nn.Module:
+        """Return torchvision's network with its ImageNet weights."""
+        if self.name not in SUPERVISED:
             hint = did_you_mean(self.name, SUPERVISED)
             raise ValueError(f"torchvision has no ImageNet weights for {self.name!r}{hint}")
-        has_own_stem = self.name.startswith("timm:")
-        stem = None if has_own_stem else dataset_defaults(self.data).layer["backbone.stem"][0]
-        torch.manual_seed(self.seed)
-        channels = _channels(self.data)
-        if self.kind == "random":
-            return make_backbone(self.name, stem=stem, channels=channels).eval(), stem
-        weights = self.path if self.kind == "file" else "torchvision"
-        net, fitting_stem = _with_weights(self.name, weights, stem, channels)
-        return net.eval(), fitting_stem
+        net = make_backbone(self.name, channels=channels)
+        start(net, self.name, "torchvision")
+        return net
+
+    def _from_file(self, channels: int) -> tuple[nn.Module, Stem | None]:
+        """Return the network with the weights of the file, and its stem."""
+        if self.name not in RESNETS:
+            net = make_backbone(self.name, channels=channels)
+            fit(bare(net), network(self.file, self.name, bare(net)), str(self.file))
+            return net, None
+        with torch.device("meta"):  # for the names and shapes of its tensors alone
+            form = make_backbone(self.name, channels=channels)
+        state = network(self.file, self.name, form)
+        ask = f"write file:{self.path}@{self.name}:{{stem}}"
+        stem = settled_stem(self.file, state, self.stem, ask)
+        stored = channels_of(state, channels)
+        # weights for colour images are summed to see grey images
+        channels = channels if (stored, channels) == (3, 1) else stored
+        net = make_backbone(self.name, stem=stem, channels=channels)
+        fit(net, state, str(self.file))
+        return net, stem
 
     def normal(self, stem: Stem | None) -> Normal | None:
         """Return the normalisation of the pixels that the network was trained on, None if unknown.
 
         Weights with ImageNet's stem were trained on ImageNet, or on images that were normalised
-        like it.
+        like it, unless their file describes how they were trained.
         """
         if self.kind == "random":
             return None
-        stored = normal(Path(self.path).expanduser()) if self.path else None
+        about = self.about
         like_imagenet = stem == "imagenet" and _channels(self.data) == 3
-        return stored or (Normal(IMAGENET_MEAN, IMAGENET_STD) if like_imagenet else None)
+        if about.normal or about.policy or not like_imagenet:
+            return about.normal
+        return Normal(IMAGENET_MEAN, IMAGENET_STD)
 
 
-def parsed(text: str) -> tuple[str, str, str] | None:
-    """Return the kind, path and name of a network, or None if the text is that of a run folder."""
+class Parsed(NamedTuple):
+    """The parts of the text of a network that no run trained."""
+
+    kind: str
+    path: str
+    name: str
+    stem: Stem | None
+
+
+def parsed(text: str) -> Parsed | None:
+    """Return the parts of a network's text, or None if the text is that of a run folder."""
     kind, colon, rest = text.partition(":")
     if not colon or kind not in KINDS:
         return None
     if kind != "file":
-        return kind, "", rest
+        return Parsed(kind, "", rest, None)
     path, _, name = rest.rpartition("@")
     if not (path and name):
         raise ValueError(
             f"{text} does not name a file and a network: write file:PATH@NAME, such as "
             "file:moco.pth@resnet50"
         )
-    return kind, path, name
-
-
-def _with_weights(
-    name: str, weights: str, stem: Stem | None, channels: int
-) -> tuple[nn.Module, Stem | None]:
-    """Return the network with these weights and its stem, trying the data set's stem first."""
-    others: tuple[Stem, ...] = ("imagenet", "small")
-    stems = [stem, *(other for other in others if other != stem)] if stem else [None]
-    for candidate in stems:
-        net = make_backbone(name, stem=candidate, channels=channels)
-        try:
-            start(net, name, weights)
-        except ValueError as error:
-            if "the stem differs" not in str(error) or candidate is stems[-1]:
-                raise
-        else:
-            break
-    return net, candidate
+    if name.startswith("timm:"):
+        return Parsed(kind, path, name, None)
+    name, colon, stem = name.partition(":")
+    if colon and stem not in STEMS:
+        raise unknown("stem", stem, STEMS)
+    return Parsed(kind, path, name, stem if colon else None)  # type: ignore[arg-type]
 
 
 def _channels(data: str) -> int:

@@ -1,6 +1,5 @@
 """A run, opened once. Recipe, metrics, scores, networks and data are loaded when needed."""
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -13,16 +12,20 @@ from torch import nn
 from antipode.core.learner import Learner
 from antipode.data.sources.catalog import Given, load
 from antipode.data.sources.splits import Splits
-from antipode.data.views.policy import evaluation_policy
+from antipode.data.views.policy import evaluation_policy, standardises
 from antipode.data.views.views import Views
 from antipode.data.views.views import views as make_views
+from antipode.json_text import number
 from antipode.nets.backbone import Stem
-from antipode.nets.weights import Normal, bare, fit, normal, read, reopened
+from antipode.nets.weight_file import About, Normal, about, read
+from antipode.nets.weights import bare, fit, reopened
 from antipode.papers import build as build_learner
 from antipode.recipe.recipe import ABOUT, Recipe
 from antipode.runs.folder import WEIGHTS, RunFolder
-from antipode.runs.images import as_seen, fitting
+from antipode.runs.images import as_seen, channels_of, fitting
+from antipode.runs.log import Log, read_log
 from antipode.runs.network import Network, parsed
+from antipode.runs.transform import Transform
 from antipode.training import checkpoint
 
 
@@ -49,6 +52,7 @@ class Run:
         self.network = network
         self.label = self.name  # the name of the run on a page or in a table
         self._shown: dict[str, Any] | None = None
+        self.left_out: list[str] = []  # what a page does not show of the files, in words
 
     @property
     def path(self) -> Path:
@@ -99,8 +103,7 @@ class Run:
     @property
     def scores(self) -> dict[str, Any]:
         """The content of scores.json."""
-        content: dict[str, Any] = self.folder.read_json("scores.json")
-        return content
+        return self.folder.read_object("scores.json")
 
     @property
     def analysis(self) -> dict[str, Any]:
@@ -117,9 +120,9 @@ class Run:
         return self.folder.metrics()
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, read once."""
-        return self.metrics()
+    def log(self) -> Log:
+        """The numbers in metrics.jsonl by metric, read once."""
+        return read_log(self.folder.row_blocks())
 
     def value(self, key: str, default: Any = None) -> Any:
         """Return a value in recipe.json by dotted key, or `default` if there is none."""
@@ -135,7 +138,11 @@ class Run:
         """The scores with a finite value, by the names that a page shows."""
         if self._shown is None:
             content = self.folder.read_object("scores.json")
-            self._shown = {name: score for name, score in content.items() if _has_number(score)}
+            self._shown = {
+                name: score
+                for name, score in content.items()
+                if isinstance(score, dict) and number(score.get("value"))
+            }
         return self._shown
 
     @shown_scores.setter
@@ -183,7 +190,7 @@ class Run:
     def normal(self) -> Normal | None:
         """The normalisation of the pixels that the network was trained on, None if unknown."""
         if self.network is None:
-            return normal(self.path)
+            return about(self.path).normal
         _, stem = self._foreign
         return self.network.normal(stem)
 
@@ -200,12 +207,31 @@ class Run:
         net = self.frozen_backbone if backbone is None else backbone
         return as_seen(fitting(str(self.path), net, splits, self.normal), self.normal)
 
-    def eval_view(self, splits: Splits) -> Views:
-        """Return the evaluation view that fits how the run was trained."""
+    def eval_view(self, pixels: Splits | Normal | None) -> Views:
+        """Return the evaluation view that fits how the run was trained.
+
+        `pixels` has the normalisation. It is not needed if each image is standardised on its own.
+        """
         policy = evaluation_policy(self.policy)
-        if policy != "eval":
+        if standardises(self.policy):
             return make_views(policy, size=self.size)
-        return make_views(policy, size=self.size, mean=splits.mean, std=splits.std)
+        assert pixels is not None
+        return make_views(policy, size=self.size, mean=pixels.mean, std=pixels.std)
+
+    def transform(self) -> Transform:
+        """Return the evaluation transform: it maps an image to what evaluation feeds the network.
+
+        It takes a Pillow image, an array (H,W,C) or a uint8 tensor (C,H,W), and returns a
+        normalised tensor (C,S,S). The data set is opened only if the run does not state how its
+        pixels are normalised, as with untrained networks and runs of earlier versions.
+        """
+        pixels = self.normal
+        channels = channels_of(self.frozen_backbone, pixels)
+        known = standardises(self.policy) or (pixels is not None and len(pixels.mean) == channels)
+        if channels is not None and known:
+            return Transform(self.eval_view(pixels), channels)
+        splits = self.splits()
+        return Transform(self.eval_view(splits), splits.channels)
 
     def training_views(self, splits: Splits) -> Views:
         """Return the views that the run was trained with."""
@@ -219,6 +245,16 @@ class Run:
         )
 
     # Networks
+
+    @property
+    def backbone_name(self) -> str:
+        """The name of the backbone, such as "resnet50"."""
+        return self.network.name if self.network else self.recipe.backbone.name
+
+    @property
+    def stem(self) -> Stem | None:
+        """The stem of a ResNet, None for other networks."""
+        return self._foreign[1] if self.network else self.recipe.backbone.stem
 
     def backbone(self) -> nn.Module:
         """Return the trained backbone without its head, in eval mode.
@@ -285,6 +321,7 @@ class Run:
         recipe = self.recipe
         self._weights_file = _identity(file)
         weights = read(file)
+        _check_header(file, about(file), recipe)
         module = self.module if recipe.backbone.name.startswith("python:") else None
         net, _ = reopened(
             weights, recipe.backbone.name, recipe.backbone.stem, module, recipe.views.size
@@ -337,17 +374,20 @@ def opened(
     text = str(run)
     parts = parsed(text)
     if parts is None:
-        return Run(Path(text).expanduser(), module)
-    kind, path, name = parts
-    folder = out or Path("runs") / f"{kind}-{Path(path).stem or name}".replace(":", "-")
+        return Run(text, module)
+    folder = out or Path("runs") / f"{parts.kind}-{Path(parts.path).stem or parts.name}".replace(
+        ":", "-"
+    )
     stored = RunFolder(folder).read_object("network.json").get("data", "shapes")
-    return Run(folder, network=Network(text, kind, path, name, data or str(stored), seed))
+    on = data or str(stored)
+    network = Network(text, parts.kind, parts.path, parts.name, on, seed, parts.stem)
+    return Run(folder, network=network)
 
 
 def listed(runs: "Sequence[Runs] | Runs") -> list[Run]:
     """Return one run or several as a list of open runs."""
     several = [runs] if isinstance(runs, str | Path | Run) else list(runs)
-    return [run if isinstance(run, Run) else Run(Path(run).expanduser()) for run in several]
+    return [run if isinstance(run, Run) else Run(run) for run in several]
 
 
 def restored(
@@ -366,8 +406,28 @@ def restored(
         seed=recipe.train.seed,
         **recipe.method.arguments,
     )
-    learner.load_state_dict(state)
+    try:
+        learner.load_state_dict(state)
+    except RuntimeError as error:  # torch lists all names that differ, one in a line
+        first = " ".join(str(error).split())[:200]
+        raise ValueError(f"the checkpoint belongs to another network ({first})") from None
     return learner.eval()
+
+
+def _check_header(file: Path, header: About, recipe: Recipe) -> None:
+    """Raise ValueError if weights say that they belong to another network than the recipe's."""
+    pairs = {
+        "backbone.name": (header.backbone, recipe.backbone.name),
+        "backbone.stem": (header.stem, recipe.backbone.stem),
+        "views.size": (header.size, recipe.views.size),
+        "views.policy": (header.policy, recipe.views.policy),
+    }
+    for key, (stated, expected) in pairs.items():
+        if stated not in (None, expected):
+            raise ValueError(
+                f"{file} belongs to another run than recipe.json beside it: {key} is {stated!r} in "
+                f"its header and {expected!r} in the recipe"
+            )
 
 
 def _identity(file: Path) -> tuple[int, int]:
@@ -385,11 +445,3 @@ def _leaves(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         values |= _leaves(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return values
-
-
-def _has_number(score: Any) -> bool:
-    """Return True if the value of a score is a finite number."""
-    value = score.get("value") if isinstance(score, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)

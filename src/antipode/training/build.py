@@ -17,9 +17,10 @@ from antipode.data.views.views import Views
 from antipode.data.views.views import views as make_views
 from antipode.devices import pick_device
 from antipode.nets import weights
-from antipode.nets.backbone import Wrapped
+from antipode.nets.backbone import Stem, Wrapped
 from antipode.nets.backbone import backbone as make_backbone
 from antipode.papers import build as build_learner
+from antipode.recipe.datasets import dataset_defaults
 from antipode.recipe.recipe import Recipe
 from antipode.schedule import Schedule, scaled
 from antipode.training.graph import CapturedStep
@@ -62,6 +63,14 @@ class Setup:
         for step, epoch, image_ids, key in self.loader.plan(start):
             rates = self.prepare(step)
             yield step, epoch, rates, *captured(image_ids, key)
+
+    def is_finite_at(self, step: int) -> bool:
+        """Return True if loss and gradient are finite for the images of a step.
+
+        Takes no step: all state stays as it is.
+        """
+        _, _, batch = next(self.loader.steps(step))
+        return self.step.is_finite_on(batch)
 
     def _captured(self) -> CapturedStep[tuple[Output, torch.Tensor]] | None:
         """Return the whole step as a CUDA graph, None if it cannot be one.
@@ -160,33 +169,19 @@ def _learner(
     fresh: bool,
 ) -> Learner:
     """Build the learner on its device; raise ValueError if it cannot process the views."""
-    method = recipe.method
     # a policy may not take the channels of the images, a network not the sizes of the views;
     # the draw has a generator of its own, since torch's on a GPU raises after a failed capture
     blank = torch.zeros(2, data.channels, 8, 8, dtype=torch.uint8, device=device)
     sample = views(blank, torch.Generator())
     sizes = sorted({view.shape[-1] for view in sample})
-    stem = recipe.backbone.stem if backbone is None else None
-    with DRAWING:
-        torch.manual_seed(recipe.train.seed)
-        net = make_backbone(
-            recipe.backbone.name if backbone is None else backbone,
-            stem=stem,
-            channels=data.channels,
-            size=sizes[-1],
-        )
-        if recipe.backbone.weights and fresh:
-            weights.start(net, recipe.backbone.name, recipe.backbone.weights)
-        learner = build_learner(
-            method.name, net, channels=data.channels, seed=recipe.train.seed, **method.arguments
-        )
+    learner = initial_learner(recipe, data.channels, sizes[-1], backbone, fresh)
     if isinstance(learner.backbone, Wrapped):  # your own network may not process all view sizes
         for size in sizes:
             learner.backbone.tried(data.channels, size)
     if learner.views != views.count:
         raise ValueError(
-            f"{method.name} needs {learner.views} views of each image but {recipe.views.policy} "
-            f"makes {views.count}"
+            f"{recipe.method.name} needs {learner.views} views of each image but "
+            f"{recipe.views.policy} makes {views.count}"
         )
     learner.to(device)
     if double(recipe, device):
@@ -194,6 +189,40 @@ def _learner(
     if recipe.train.channels_last:
         learner.to(memory_format=torch.channels_last)
     return learner
+
+
+def initial_learner(
+    recipe: Recipe,
+    channels: int,
+    size: int,
+    backbone: nn.Module | None = None,
+    fresh: bool = True,
+) -> Learner:
+    """Return the learner with its weights before training, on the CPU.
+
+    `channels` and `size` describe the largest views. The other arguments are those of `build`.
+    """
+    with DRAWING:
+        torch.manual_seed(recipe.train.seed)
+        net = make_backbone(
+            recipe.backbone.name if backbone is None else backbone,
+            stem=recipe.backbone.stem if backbone is None else None,
+            channels=channels,
+            size=size,
+        )
+        if recipe.backbone.weights and fresh:
+            weights.start(net, recipe.backbone.name, recipe.backbone.weights, _named_stem(recipe))
+        method = recipe.method
+        return build_learner(
+            method.name, net, channels=channels, seed=recipe.train.seed, **method.arguments
+        )
+
+
+def _named_stem(recipe: Recipe) -> Stem | None:
+    """Return the stem that the user has named, None if it is the data set's default."""
+    usual = dataset_defaults(recipe.data.name).layer["backbone.stem"]
+    default = recipe.sources.get("backbone.stem") == usual[1]
+    return None if default else recipe.backbone.stem
 
 
 def optimisers(

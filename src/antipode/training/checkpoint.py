@@ -9,15 +9,19 @@ may use.
 import errno
 import hashlib
 import os
+import pickle
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from antipode.data.sources.stamp import Stamp
 from antipode.files import atomic_write
-from antipode.runs.folder import RunFolder
+from antipode.runs.folder import WEIGHTS, RunFolder
+from antipode.training.checkpoint_check import NETWORK, WHOLE, check_content, check_type
 
 # The number of the format of checkpoints. Checkpoints without a number have format 1, whose content
 # is otherwise the same.
@@ -28,24 +32,32 @@ class DamagedCheckpoint(UserWarning):
     """A checkpoint could not be read, and an earlier one is used."""
 
 
+class NewerVersion(ValueError):
+    """A checkpoint was written by a newer version of antipode."""
+
+
 def state(
     learner: nn.Module,
     optims: dict[str, torch.optim.Optimizer],
     step: int,
     health: dict[str, Any],
-    images: int,
+    stamp: Stamp,
+    skipped: int = 0,
 ) -> dict[str, Any]:
-    """Return the content of a checkpoint after `step` steps on a data set of `images` images.
+    """Return the content of a checkpoint after `step` steps on the images of a `stamp`.
 
-    `health` is the state of the health monitor. It influences warnings, but no weights.
+    `health` is the state of the health monitor. It influences warnings, but no weights. `skipped`
+    of the steps had a loss or gradient that was not finite.
     """
     return {
         "format": FORMAT,
         "step": step,
-        "images": images,
+        "images": stamp["images"],
+        "stamp": stamp,
         "learner": learner.state_dict(),
         "optim": {name: optim.state_dict() for name, optim in optims.items()},
         "health": health,
+        "skipped": skipped,
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -60,57 +72,75 @@ def save(run: RunFolder, content: dict[str, Any], keep: int) -> None:
     try:
         with atomic_write(file) as handle:
             torch.save(content, handle)
-        with atomic_write(_checksum_file(file)) as handle:
-            handle.write(_digest(file).encode())
+        _write_checksum(file)
         _link_last(run, file)
     except OSError as error:
         raise _write_error(run, error) from error
     except RuntimeError as error:  # torch's writer hides the error of the system
         cause = error.__context__ if isinstance(error.__context__, OSError) else error
         raise _write_error(run, cause) from error
-    for old in _files(run)[keep:]:
-        _checksum_file(old).unlink(missing_ok=True)
-        old.unlink(missing_ok=True)
+    # a file of a later step is a damaged one, in place of which an earlier one was resumed
+    _delete(old for old in _files(run) if old.name > file.name)
+    _delete(_files(run)[keep:])
 
 
-def point(run: RunFolder) -> None:
-    """Link last.pt to the newest checkpoint.
+def complete(run: RunFolder, file: Path, keep: int) -> None:
+    """Do what a killed process has left undone, for the checkpoint `file` that is resumed.
 
-    A process that was killed may have written the checkpoint but not the link.
+    Writes its checksum, links last.pt to it, and deletes all but the newest `keep` checkpoints. A
+    run that has ended loses none, because it may have been told to keep more.
     """
-    files = _files(run)
-    if not files:
-        return
-    newest = files[0]
     last = run.checkpoints / "last.pt"
-    if not last.exists() or not (last.samefile(newest) or _digest(last) == _digest(newest)):
-        _link_last(run, newest)
+    if file == last:  # all others are damaged
+        return
+    if not _checksum_file(file).exists():
+        _write_checksum(file)
+    if not last.exists() or not (last.samefile(file) or _digest(last) == _digest(file)):
+        _link_last(run, file)
+    if not (run.path / WEIGHTS).exists():
+        _delete([old for old in _files(run) if old.name <= file.name][keep:])
+
+
+def _delete(files: Iterable[Path]) -> None:
+    """Delete checkpoints with their checksums."""
+    for file in list(files):
+        _checksum_file(file).unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
 
 
 def load(run: RunFolder, device: torch.device) -> dict[str, Any] | None:
-    """Return the content of the newest readable checkpoint, None if there are no checkpoints.
+    """Return the content of the newest checkpoint whose network can be read, None without any.
 
-    Warns of every damaged checkpoint that is skipped. Raises ValueError if all checkpoints are
-    damaged, or if the checkpoint was written by a newer version of antipode.
+    Warnings and errors are those of `newest`.
     """
-    files = _files(run)
-    if not files and (run.checkpoints / "last.pt").exists():
-        files = [run.checkpoints / "last.pt"]
+    found = newest(run, device, NETWORK)
+    return None if found is None else found[0]
+
+
+def newest(
+    run: RunFolder, device: torch.device, needed: tuple[str, ...] = WHOLE
+) -> tuple[dict[str, Any], Path] | None:
+    """Return content and file of the newest readable checkpoint, None if there are no checkpoints.
+
+    `needed` are the entries that it must have. Warns of every damaged checkpoint that is skipped.
+    Raises ValueError if all checkpoints are damaged, or if the checkpoint was written by a newer
+    version of antipode.
+    """
+    files = _candidates(run)
     reason = ""
     for file in files:
         try:
-            content = _read(file, device)
+            return _read(file, device, needed), file
+        except NewerVersion:
+            raise
         except Exception as error:  # a damaged file can raise almost anything
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = _reason(error)
             if file != files[-1]:
                 warnings.warn(
                     f"{file} is damaged ({reason}); the checkpoint before it is used instead",
                     DamagedCheckpoint,
-                    stacklevel=2,
+                    stacklevel=3,
                 )
-        else:
-            _check_format(content, file)
-            return content
     if not files:
         return None
     which = files[0].name if len(files) == 1 else f"the oldest, {files[-1].name}"
@@ -134,41 +164,106 @@ def restore(
         raise ValueError(f"the checkpoint belongs to another network ({first})") from None
     try:
         for name, optim in optims.items():
-            optim.load_state_dict(content["optim"][name])
+            _load_optimiser(optim, content["optim"][name])
     except (KeyError, ValueError):
         raise ValueError(
             "the checkpoint was trained with different weights frozen: requires_grad differs"
         ) from None
-    torch.set_rng_state(content["torch"].cpu())
-    if content["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([generator.cpu() for generator in content["cuda"]])
+    except (TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError(f"the checkpoint's optimiser is damaged ({_reason(error)})") from None
+    try:
+        torch.set_rng_state(content["torch"].cpu())
+        if content["cuda"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all([generator.cpu() for generator in content["cuda"]])
+    except (TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"the checkpoint's generators are damaged ({_reason(error)})") from None
     return int(content["step"])
 
 
+def _load_optimiser(optim: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load the state of an optimiser; raise ValueError if its tensors do not fit the weights."""
+    before = _shapes(optim)
+    optim.load_state_dict(state)
+    if _shapes(optim) != before:
+        raise ValueError("the state has other tensors")
+
+
+def _shapes(optim: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return the shapes of the tensors that an optimiser keeps for each parameter."""
+    parameters = [p for group in optim.param_groups for p in group["params"]]
+    return [{name: value.shape for name, value in optim.state[p].items()} for p in parameters]
+
+
 def read(file: Path, device: torch.device) -> dict[str, Any]:
-    """Return the content of one checkpoint file, whose format must be known."""
-    content = _read(file, device)
-    _check_format(content, file)
-    return content
+    """Return the content of one checkpoint file; raise ValueError if it cannot be read."""
+    try:
+        return _read(file, device, NETWORK)
+    except (NewerVersion, OSError):
+        raise
+    except Exception as error:  # a damaged file can raise almost anything
+        raise ValueError(f"{file} cannot be read ({_reason(error)})") from error
 
 
-def _read(file: Path, device: torch.device) -> dict[str, Any]:
+def _read(file: Path, device: torch.device, needed: tuple[str, ...]) -> dict[str, Any]:
     """Return the content of a checkpoint file; raise an exception of any type if it is damaged."""
-    checksum = _checksum_file(file)
-    if checksum.exists() and checksum.read_text() != _digest(file):
+    known = _checksums(file)
+    if known and _digest(file) not in known:
         raise ValueError("its checksum is wrong")
-    content: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+    with warnings.catch_warnings():
+        # torch advises to unpickle foreign files without its checks
+        warnings.filterwarnings("ignore", message=".*weights_only")
+        content: Any = torch.load(file, map_location=device, weights_only=True)
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a {type(content).__name__} and not the entries of a checkpoint")
+    _check_format(content, file)
+    check_content(content, needed)
     return content
 
 
 def _check_format(content: dict[str, Any], file: Path) -> None:
-    """Raise ValueError if a checkpoint has a newer format than this version can read."""
-    number = int(content.get("format", 1))
+    """Raise NewerVersion if a checkpoint has a newer format than this version can read."""
+    number = content.get("format", 1)
+    check_type("format", number, int)
     if number > FORMAT:
-        raise ValueError(
+        raise NewerVersion(
             f"{file} was written by a newer version of antipode (format {number}, this one reads "
             f"up to {FORMAT}): update antipode"
         )
+
+
+def _reason(error: Exception) -> str:
+    """Return why a checkpoint cannot be read, in one line.
+
+    torch's own sentence about objects in a file advises to load them, which would run the code of
+    whoever wrote the file.
+    """
+    text = str(error)
+    if isinstance(error, pickle.UnpicklingError) or "weights_only" in text:
+        return "it is damaged, or it holds objects that are not part of a checkpoint"
+    return text.splitlines()[0][:200] if text.strip() else type(error).__name__
+
+
+def _candidates(run: RunFolder) -> list[Path]:
+    """Return the files to read, best first: the newest checkpoint, last.pt, older checkpoints.
+
+    last.pt is left out if it is a link to one of the others.
+    """
+    files = _files(run)
+    last = run.checkpoints / "last.pt"
+    if last.exists() and not any(last.samefile(file) for file in files):
+        files.insert(1, last)
+    return files
+
+
+def _checksums(file: Path) -> set[str]:
+    """Return the checksums that a checkpoint may have; empty if none is known.
+
+    last.pt is a copy of one of the others if the file system has no links.
+    """
+    if file.name == "last.pt":
+        return {other.read_text() for other in file.parent.glob("step-*.sum")}
+    checksum = _checksum_file(file)
+    return {checksum.read_text()} if checksum.exists() else set()
 
 
 def _files(run: RunFolder) -> list[Path]:
@@ -185,6 +280,12 @@ def _link_last(run: RunFolder, file: Path) -> None:
     except OSError:
         temporary.write_bytes(file.read_bytes())
     temporary.replace(run.checkpoints / "last.pt")
+
+
+def _write_checksum(file: Path) -> None:
+    """Write the checksum of a checkpoint to a file beside it."""
+    with atomic_write(_checksum_file(file)) as handle:
+        handle.write(_digest(file).encode())
 
 
 def _checksum_file(file: Path) -> Path:

@@ -27,6 +27,11 @@ BLUR = 10
 # that works turns by 1e-2 on shapes.
 STILL = 1e-4
 STILL_STEPS = 50
+# The number of skipped steps in a row after which training ends, if they are at least a whole
+# logging interval. A skipped step leaves the network as it was, so a broken network never recovers.
+# Damaged images are in few batches: if they are in one batch of ten, 20 such batches follow each
+# other with a probability of 1e-20.
+HOPELESS = 20
 # Training diverges if the loss rises by more than RISE, and by more than RISE_SHARE of what it had
 # fallen.
 RISE = 1.0
@@ -201,13 +206,61 @@ class HealthMonitor:
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        names = ("rows", "start", "level", "lowest", "bank", "checked", "span")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in STATE}
 
     def load(self, state: dict[str, Any]) -> None:
         """Load the state of a checkpoint."""
+        check_state(state)
         for name, value in state.items():
             setattr(self, name, value)
+
+
+# what a checkpoint holds of a monitor
+STATE: dict[str, tuple[type, ...]] = {
+    "rows": (int,),
+    "start": (float, int),
+    "level": (float, int),
+    "lowest": (float, int),
+    "bank": (Tensor, type(None)),
+    "checked": (int,),
+    "span": (int,),
+}
+
+
+def check_state(state: dict[str, Any]) -> None:
+    """Raise ValueError if the state of a monitor has unknown entries or wrong types."""
+    for name, value in state.items():
+        if not isinstance(value, STATE.get(str(name), ())) or isinstance(value, bool):
+            raise ValueError(f"its entry 'health.{name}' cannot be a {type(value).__name__}")
+
+
+ADVICE = "try a lower optim.network.lr, a longer warm-up or --precision fp32"
+
+
+def survived(skipped: int, step: int) -> str:
+    """Return a sentence about steps that were skipped, and after which training continues."""
+    of = f"{skipped} of {step + 1} steps" if skipped > 1 else f"1 step of {step + 1}"
+    return (
+        f"{of} had a loss or a gradient that is not finite and {'were' if skipped > 1 else 'was'} "
+        f"skipped, without a change to the network: look at the images, or {ADVICE}"
+    )
+
+
+def hopeless(streak: int, step: int) -> str:
+    """Return a sentence about a network that cannot be trained any more."""
+    last = f"the last {streak} steps up to" if streak > 1 else "the last step,"
+    return (
+        f"loss or gradient were not finite in {last} step {step}, so training cannot continue: the "
+        f"learning rate is likely too high, or the images are damaged; {ADVICE}"
+    )
+
+
+def broken(name: str, done: int) -> str:
+    """Return a sentence about weights that are not finite; `name` is that of a tensor."""
+    return (
+        f"the weights are not finite after {done} steps ({name}), so they are not written: the "
+        f"learning rate is likely too high; {ADVICE}"
+    )
 
 
 def followed(row: dict[str, Any]) -> tuple[str, float]:
@@ -226,14 +279,9 @@ def followed(row: dict[str, Any]) -> tuple[str, float]:
 def complaint(row: dict[str, Any], limit: int, young: int = YOUNG) -> Trouble | None:
     """Return the problem that one row alone shows, None if there is none.
 
-    Only the loss is checked in the first `young` steps. `limit` is min(N,D) of the keys.
+    Nothing is checked in the first `young` steps. `limit` is min(N,D) of the keys.
     """
     step = row["step"]
-    if not math.isfinite(row["loss"]):
-        return Trouble(
-            "not finite",
-            f"the loss is {row['loss']} at step {step}: the learning rate is likely too high",
-        )
     if step < young:
         return None
     if row.get("spread", 1.0) < FLAT:

@@ -79,7 +79,7 @@ class Wandb:
 
     def __init__(self, run: RunFolder, config: dict[str, Any]) -> None:
         self.module = _import_extra("wandb", "Weights & Biases", "wandb")
-        run_id = run.read_json("wandb.json").get("id")
+        run_id = run.read_object("wandb.json").get("id")
         if run_id is None:
             run_id = secrets.token_hex(4)
             # written before the first contact, so that a crash there does not create a second run

@@ -3,11 +3,9 @@
 It has no callbacks: whatever is to happen in every step is a line of this file.
 """
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from types import FrameType
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from torch import nn
 
 from antipode import dist
 from antipode.data.sources.splits import Splits
+from antipode.data.sources.stamp import check as check_stamp
 from antipode.recipe.recipe import Recipe
 from antipode.recipe.resolve import rescaled
 from antipode.runs.environment import environment
@@ -23,6 +22,7 @@ from antipode.training import checkpoint, health, logs
 from antipode.training.build import Setup, build
 from antipode.training.progress import display, say
 from antipode.training.record import Interrupted, Monitor, Recorder, settling
+from antipode.training.signals import StepClock, interrupts
 
 SLOW = 1.0  # seconds; if steps take longer, ranks communicate about stopping after every step
 
@@ -103,21 +103,26 @@ def _loop(
     silent = quiet or dist.rank() > 0
     start, watch = begin(setup, run)
     loggers = logs.open(recipe.monitor, run, start, recipe.leaves())
-    every = max(1, round(recipe.train.checkpoint_every * setup.loader.per_epoch))
     progress = display(recipe, total, start, silent)
-    with interrupts() as signals, dist.together(), closing(loggers), progress as shown:
-        recorder = Recorder(setup, run, shown, monitor, loggers, watch)
+    clock = StepClock(start, total)
+    stopping = interrupts(clock.announcement)
+    with stopping as signals, dist.together(), closing(loggers), progress as shown:
+        recorder = Recorder(setup, run, shown, monitor, loggers, watch, again)
         halt = Halt(setup.device)
+        committed = False
         for step, epoch, rates, out, norm in out_of_memory(setup.run(start), recipe):
             recorder.note(step, epoch, rates, out, norm)
-            if step == start:
+            if step == start and not silent and (sentence := rescaled(recipe)):
+                say(sentence)
+            # a skipped step is no step: if none succeeds, the replaced run is restored
+            if not committed and not setup.step.streak:
                 commit()
-                if not silent and (sentence := rescaled(recipe)):
-                    say(sentence)
+                committed = True
             done = step + 1
+            clock.tick()
             stop = halt(bool(signals) or dist.deserted(), step)
-            if done % every == 0 or done == total or stop:
-                recorder.checkpoint(done)
+            if stop or recorder.due(done):
+                recorder.checkpoint(done, stopping=stop)
             if stop and done < total:
                 raise Interrupted(
                     f"stopped after step {done} of {total}; {again} resumes from there"
@@ -156,24 +161,31 @@ def begin(setup: Setup, run: RunFolder) -> tuple[int, health.HealthMonitor]:
     """Load the newest checkpoint, if there is one, and write recipe.json and env.json.
 
     Returns the first step and the health monitor. Raises ValueError if the checkpoint was trained
-    on another number of images.
+    on other images.
     """
-    content = checkpoint.load(run, setup.device)
+    found = checkpoint.newest(run, setup.device)
+    content = found[0] if found else None
     images = len(setup.loader.source)
     if content and content.get("images", images) != images:
         raise ValueError(
             f"{run.path} was trained on {content['images']} images, but {setup.recipe.data.name} "
             f"now has {images}: a run can only resume with the same images, use another --out"
         )
+    stamp = setup.loader.stamp  # of the images as they are now, also if there is no checkpoint
+    if content:
+        check_stamp(content.get("stamp"), stamp, run.path, setup.recipe.data.name)
     start = checkpoint.restore(content, setup.learner, setup.optims) if content else 0
     watch = health.HealthMonitor(settling(setup))
-    watch.load(content.get("health", {}) if content else {})
+    if content:
+        watch.load(content.get("health", {}))
+        setup.step.skipped.fill_(content.get("skipped", 0))
     if dist.rank() == 0:
         run.path.mkdir(parents=True, exist_ok=True)
         setup.recipe.write(run.path / "recipe.json")
         run.write_json("env.json", environment(setup.device.type))
         run.rewind(start)
-        checkpoint.point(run)
+        if found:
+            checkpoint.complete(run, found[1], setup.recipe.train.keep)
     return start, watch
 
 
@@ -196,41 +208,3 @@ def closing(loggers: Sequence[logs.Log]) -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.close()
-
-
-@contextmanager
-def interrupts() -> Iterator[list[int]]:
-    """Collect the numbers of SIGTERM and SIGINT signals in a list, in place of ending at once.
-
-    A second Ctrl-C raises KeyboardInterrupt.
-    """
-    received: list[int] = []
-
-    def receive(number: int, frame: FrameType | None) -> None:
-        if received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    try:
-        before = {
-            number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)
-        }
-    except ValueError:  # only the main thread can handle signals
-        yield received
-        return
-    try:
-        yield received
-    except ConnectionError:
-        # torchrun is about to end this rank, too: with the old handlers its SIGTERM could cut off
-        # the error message
-        raise
-    except BaseException:
-        _restore(before)
-        raise
-    _restore(before)
-
-
-def _restore(handlers: dict[signal.Signals, Any]) -> None:
-    """Install signal handlers again."""
-    for number, handler in handlers.items():
-        signal.signal(number, handler)

@@ -16,6 +16,7 @@ from antipode.data.views.policy import evaluation_policy, standardises
 from antipode.data.views.views import views as make_views
 from antipode.evaluation.features import extract
 from antipode.evaluation.nearest import accuracy
+from antipode.paths import absolute
 from antipode.recipe.recipe import Recipe, difference
 from antipode.recipe.resolve import Request, resolve
 from antipode.runs.folder import RunFolder
@@ -114,7 +115,7 @@ def _intended(folder: RunFolder, options: Options) -> Options:
 
     Raises ValueError if the folder holds a run that is to be neither resumed nor replaced.
     """
-    if dist.restarted() and folder.read_json("env.json").get("launch") == dist.launch():
+    if dist.restarted() and folder.read_object("env.json").get("launch") == dist.launch():
         # the run in the folder is the previous attempt, not one that was to be replaced
         return options._replace(resume=True, overwrite=False)
     if not options.resume and not options.overwrite and folder.holds_run() and folder.has_trained():
@@ -174,7 +175,7 @@ def _check_same(folder: RunFolder, recipe: Recipe) -> None:
     file = folder.path / "recipe.json"
     started = Recipe.read(file)
     changed = difference(started, recipe)
-    if _moved(started.data.name, recipe.data.name):  # the number of images is compared later
+    if _moved(started.data.name, recipe.data.name):  # the stamp of the images is compared later
         changed = [line for line in changed if not line.startswith("data.name: ")]
         if not changed and dist.first():
             warnings.warn(
@@ -191,16 +192,22 @@ def _check_same(folder: RunFolder, recipe: Recipe) -> None:
 
 
 def _moved(old: str, new: str) -> bool:
-    """Return True if two names of a folder or pack mean the same images.
+    """Return True if two names of a folder, pack or shards may mean the same images.
 
-    They do if the paths are the same, or if the old path does not exist any more.
+    They do if the paths are the same, or if the old path does not exist any more. Of shards, the
+    folder is compared. The stamp of the images decides later.
     """
     kind, _, before = old.partition(":")
     other, _, after = new.partition(":")
-    if old == new or kind != other or kind not in ("folder", "packed"):
+    if old == new or kind != other or kind not in ("folder", "packed", "webdataset"):
         return False
-    old_path = Path(before).expanduser().resolve()
-    new_path = Path(after).expanduser().resolve()
+    old_path = absolute(before).resolve()
+    new_path = absolute(after).resolve()
+    if kind == "webdataset":
+        if old_path.name != new_path.name or "://" in before:
+            return False
+        old_path = old_path.parent
+        new_path = new_path.parent
     return old_path == new_path or not old_path.exists()
 
 

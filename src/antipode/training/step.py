@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from antipode import dist
 from antipode.core.learner import Learner
 from antipode.core.negatives import Bank
+from antipode.core.skip import Backup, changing
 from antipode.data.loader import Maker, uniforms
-from antipode.optim import clip
+from antipode.optim import clip, step_unless
 from antipode.training.graph import compile_graph, compiled, warn_slower
 from antipode.types import Batch, Output
 
@@ -24,6 +25,11 @@ class Step:
     With `accumulate` parts, the gradient is that of the mean over the parts, but in-batch negatives
     and batch norm see one part at a time. A queue or bank takes in the keys of all parts. Views are
     converted to the precision of the weights.
+
+    A step whose loss or gradient norm is not finite is skipped: weights, optimisers, twin, queue,
+    bank, memory and running statistics stay as they were. This is decided on the device, and the
+    host does not wait for it. `skipped` () counts such steps, `streak` () those since the last
+    finite step.
     """
 
     def __init__(
@@ -47,6 +53,10 @@ class Step:
         weight = next(learner.parameters())
         self.device = weight.device
         self.dtype = weight.dtype
+        self.checks = True  # False only to measure what the check costs (benchmarks/finite.py)
+        self.backup = Backup(changing(learner))
+        self.skipped = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.streak = torch.zeros_like(self.skipped)
 
     def __call__(self, batch: Batch) -> tuple[Output, Tensor]:
         """Return the learner's output and the gradient norm () of the network before clipping."""
@@ -70,8 +80,24 @@ class Step:
 
     def _run(self, batch: Batch) -> tuple[Output, Tensor]:
         """Take a step, with the compiled or the plain forward pass."""
+        copies = self.backup.copies() if self.checks else []
+        out, norms = self._gradients(batch)
+        finite = all_finite(out.loss, *norms.values()) if self.checks else None
+        skip = None if finite is None else finite.logical_not().float()
         for optim in self.optims.values():
-            optim.zero_grad(set_to_none=True)
+            step_unless(optim, skip)
+        self.learner.after_step(out, finite)
+        if finite is not None:
+            self.backup.restore(copies, finite)
+            self._count(finite)
+        return out, norms["network"]
+
+    def _gradients(self, batch: Batch) -> tuple[Output, dict[str, Tensor]]:
+        """Compute the gradients of a batch and clip them.
+
+        Returns the learner's output, and the gradient norm () of each group before clipping.
+        """
+        self._clear_gradients()
         outs = []
         batch = Batch([view.to(self.dtype) for view in batch.views], batch.image_ids)
         for part in parts(batch, self.accumulate):
@@ -82,11 +108,29 @@ class Step:
             # capture uses another one
             outs.append(out._replace(loss=out.loss.detach()))
         norms = {name: clip(weights, self.clips.get(name)) for name, weights in self.groups.items()}
-        for optim in self.optims.values():
-            optim.step()
         out = outs[0] if len(outs) == 1 else by_part(joined(outs), self.accumulate)
-        self.learner.after_step(out)
-        return out, norms["network"]
+        return out, norms
+
+    def _clear_gradients(self) -> None:
+        """Drop the gradients of the step before."""
+        for optim in self.optims.values():
+            optim.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def _count(self, finite: Tensor) -> None:
+        """Count a skipped step, on the device."""
+        skip = finite.logical_not()
+        self.skipped.add_(skip)
+        self.streak.add_(1).mul_(skip)
+
+    def is_finite_on(self, batch: Batch) -> bool:
+        """Return True if loss and gradient of a batch are finite; all state stays as it is."""
+        copies = self.backup.copies()
+        out, norms = self._gradients(batch)
+        finite = all_finite(out.loss, *norms.values())
+        self.backup.restore(copies, torch.zeros_like(finite))
+        self._clear_gradients()
+        return bool(finite)
 
     def _precision(self) -> AbstractContextManager[Any]:
         """Return bfloat16 autocast, or a context without effect."""
@@ -111,6 +155,12 @@ def step_on_images(
         return step(Batch(render(images.index_select(0, image_ids), draws), image_ids))
 
     return run
+
+
+@torch.no_grad()
+def all_finite(*values: Tensor) -> Tensor:
+    """Return whether all values () are finite, on all ranks: () bool on the device."""
+    return dist.every_rank(torch.stack([value.detach() for value in values]).isfinite().all())
 
 
 def filling(learner: nn.Module) -> bool:

@@ -3,7 +3,6 @@
 N images, K classes, M objects per image, H W pixels.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,31 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from antipode.data.sources.folder import Files, Names, from_list
+from antipode.data.sources.folder import Files, from_list
+from antipode.data.sources.image_names import Names
+from antipode.data.sources.lists import (
+    coordinate,
+    id_of,
+    inside,
+    read_lines,
+    read_object,
+    read_xml,
+    rows,
+    text_of,
+    unique_ids,
+    wrong,
+)
 from antipode.data.sources.source import Decoded
 from antipode.data.sources.splits import Splits, data_root, locate
+from antipode.names import brief, printable
 
 VOC = (
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
     "person pottedplant sheep sofa train tvmonitor"
 ).split()
 Target = dict[str, Tensor]
+LABELS = 1 << 27  # the most labels of a data set with several classes per image: 1 GiB
+MASKS = 1 << 31  # the most bytes for the masks of one image
 
 
 class Thing(NamedTuple):
@@ -68,12 +83,20 @@ class Detection:
             "image_id": torch.tensor([self.ids[index]]),
         }
         if all(thing.outline is not None for thing in things):
-            height, width = image.shape[1:]
-            masks = [mask(thing.outline, height, width) for thing in things]
-            target["masks"] = (
-                torch.stack(masks) if masks else torch.zeros(0, height, width, dtype=torch.uint8)
-            )
+            target["masks"] = self._masks(index, *image.shape[1:])
         return image, target
+
+    def _masks(self, index: int, height: int, width: int) -> Tensor:
+        """Return the masks uint8 (M,H,W) of the objects of an image."""
+        things = self.things[index]
+        try:
+            if len(things) * height * width > MASKS:
+                raise ValueError(f"{len(things)} masks of {height} x {width} pixels are too many")
+            masks = [mask(thing.outline, height, width) for thing in things]
+        except ValueError as error:
+            text = f"an object in {self.read.names[index]} cannot be used: {error}"
+            raise ValueError(printable(text)) from error
+        return torch.stack(masks) if masks else torch.zeros(0, height, width, dtype=torch.uint8)
 
 
 def mask(outline: Any, height: int, width: int) -> Tensor:
@@ -83,19 +106,32 @@ def mask(outline: Any, height: int, width: int) -> Tensor:
     {"counts": [...]}, which run down the columns.
     """
     if isinstance(outline, dict):
-        counts = outline["counts"]
-        if not isinstance(counts, list):
-            raise ValueError(
-                "the mask is in COCO's compressed format; decode it with pycocotools first"
-            )
-        values = torch.arange(len(counts)) % 2
-        pixels = values.repeat_interleave(torch.tensor(counts))
-        return pixels.reshape(width, height).T.to(torch.uint8)
+        return _from_runs(outline.get("counts"), height, width)
+    if not isinstance(outline, list):
+        raise ValueError(f"its outline is {brief(outline)}, neither polygons nor run lengths")
     drawing = Image.new("L", (width, height))
     for polygon in outline:
+        if not isinstance(polygon, list) or len(polygon) % 2:
+            raise ValueError(f"the polygon {brief(polygon)} is not a list of x, y, x, y, ...")
         if len(polygon) >= 6:
-            ImageDraw.Draw(drawing).polygon(polygon, fill=1)
+            ImageDraw.Draw(drawing).polygon([coordinate(value) for value in polygon], fill=1)
     return torch.from_numpy(np.array(drawing))
+
+
+def _from_runs(counts: Any, height: int, width: int) -> Tensor:
+    """Return the mask uint8 (H,W) of run lengths."""
+    if isinstance(counts, str):
+        raise ValueError(
+            "the mask is in COCO's compressed format; decode it with pycocotools first"
+        )
+    if (
+        not isinstance(counts, list)
+        or any(type(count) is not int or count < 0 for count in counts)
+        or sum(counts) != height * width
+    ):
+        raise ValueError(f"its run lengths are not those of {height} x {width} pixels")
+    pixels = (torch.arange(len(counts)) % 2).repeat_interleave(torch.tensor(counts))
+    return pixels.reshape(width, height).T.to(torch.uint8)
 
 
 def presence(things: list[list[Thing]], classes: int) -> Tensor:
@@ -152,7 +188,7 @@ def voc_detection(name: str, part: str, root: Path | None, years: tuple[str, ...
     keys = [
         (f"VOC{year}", key)
         for year, file in zip(years, lists, strict=True)
-        for key in _first_words(home / file)
+        for key in (inside(home / file, line.split()[0]) for line in read_lines(home / file))
     ]
     things = [_voc_things(home / year / "Annotations" / f"{key}.xml") for year, key in keys]
     names = Names(f"{year}/JPEGImages/{key}.jpg" for year, key in keys)
@@ -160,22 +196,23 @@ def voc_detection(name: str, part: str, root: Path | None, years: tuple[str, ...
     return Detection(Files(home, names), things, ids, VOC, list(range(1, len(VOC) + 1)))
 
 
-def _first_words(file: Path) -> list[str]:
-    """Return the first word of every non-empty line."""
-    return [line.split()[0] for line in file.read_text().splitlines() if line.strip()]
-
-
 def _voc_things(file: Path) -> list[Thing]:
-    things = []
-    for element in ElementTree.parse(file).getroot().iter("object"):
+    return [_voc_thing(file, element) for element in read_xml(file, "annotation").iter("object")]
+
+
+def _voc_thing(file: Path, element: ElementTree.Element) -> Thing:
+    name = element.findtext("name", "").strip()
+    if name not in VOC:
+        wrong(file, f"{brief(name)} is not one of VOC's {len(VOC)} classes")
+    try:
         x0, y0, x1, y1 = (
-            float(element.findtext(f"bndbox/{corner}", "0"))
+            coordinate(element.findtext(f"bndbox/{corner}"))
             for corner in ("xmin", "ymin", "xmax", "ymax")
         )
-        label = VOC.index(element.findtext("name", ""))
-        difficult = element.findtext("difficult") == "1"
-        things.append(Thing(label, (x0 - 1, y0 - 1, x1, y1), None, difficult))
-    return things
+    except ValueError as error:
+        wrong(file, f"in the box of a {name}, {error}")
+    difficult = element.findtext("difficult", "").strip() == "1"
+    return Thing(VOC.index(name), (x0 - 1, y0 - 1, x1, y1), None, difficult)
 
 
 def coco(root: Path | None, download: bool, seed: int) -> Splits:
@@ -200,30 +237,57 @@ def coco_detection(part: str, root: Path | None) -> Detection:
         file = f"annotations/instances_{part}2017.json"
         images = f"{part}2017"
     home = locate("coco", top, folders, (file, images), how)
-    content = json.loads((home / file).read_text())
-    categories = sorted(content["categories"], key=lambda category: category["id"])
-    number = {category["id"]: index for index, category in enumerate(categories)}
-    things: dict[int, list[Thing]] = {image["id"]: [] for image in content["images"]}
-    for annotation in content["annotations"]:
-        x, y, width, height = annotation["bbox"]
-        thing = Thing(
-            number[annotation["category_id"]],
-            (x, y, x + width, y + height),
-            annotation["segmentation"],
-            bool(annotation.get("iscrowd")),
+    return _coco_objects(home / file, home / images)
+
+
+def _coco_objects(file: Path, folder: Path) -> Detection:
+    """Return the images and objects of a file in COCO's format."""
+    content = read_object(file)
+    categories = sorted(
+        zip(
+            unique_ids(file, content, "categories"),
+            [text_of(file, row, "name", "a category") for row in content["categories"]],
+            strict=True,
         )
-        things[annotation["image_id"]].append(thing)
-    return Detection(
-        Files(home / images, Names(image["file_name"] for image in content["images"])),
-        list(things.values()),
-        list(things),
-        [category["name"] for category in categories],
-        [category["id"] for category in categories],
     )
+    number = {category: index for index, (category, _) in enumerate(categories)}
+    ids = unique_ids(file, content, "images")
+    names = Names(
+        inside(file, text_of(file, image, "file_name", "an image")) for image in content["images"]
+    )
+    things: dict[int, list[Thing]] = {image: [] for image in ids}
+    for annotation in rows(file, content, "annotations"):
+        image = id_of(file, annotation, "image_id", "an annotation")
+        if image not in things:
+            wrong(file, f"an annotation has the image_id {image}, but there is no such image")
+        things[image].append(_coco_thing(file, annotation, number))
+    classes = [name for _, name in categories]
+    return Detection(Files(folder, names), list(things.values()), ids, classes, list(number))
+
+
+def _coco_thing(file: Path, annotation: dict[str, Any], number: dict[int, int]) -> Thing:
+    category = id_of(file, annotation, "category_id", "an annotation")
+    if category not in number:
+        wrong(file, f"an annotation has the category_id {category}, but there is no such category")
+    box = annotation.get("bbox")
+    try:
+        if not isinstance(box, list):
+            raise ValueError(f"{brief(box)} is not a box")
+        x, y, width, height = (coordinate(value) for value in box)
+        if width < 0 or height < 0:
+            raise ValueError(f"the size {width:g} x {height:g} of a box is negative")
+    except ValueError as error:
+        wrong(file, f"in an annotation of the image {annotation['image_id']}, {error}")
+    crowd = bool(annotation.get("iscrowd"))
+    box = (x, y, x + width, y + height)
+    return Thing(number[category], box, annotation.get("segmentation"), crowd)
 
 
 def _multi_label(objects: Detection) -> Decoded:
     """Return the images with the labels (N,K) of the classes that are present."""
+    if len(objects) * len(objects.classes) > LABELS:
+        text = f"{len(objects):,} images of {len(objects.classes):,} classes in {objects.read.root}"
+        raise ValueError(printable(f"{text} are more than the limit of {LABELS:,} labels"))
     labels = presence(objects.things, len(objects.classes))
     return from_list(objects.read.root, list(objects.read.names), labels, objects.classes)
 

@@ -20,7 +20,7 @@ from antipode.data.sources.shards import webdataset
 from antipode.data.sources.source import Source
 from antipode.data.sources.splits import Splits, mean_and_std
 from antipode.data.sources.wrap import wrap
-from antipode.names import closest
+from antipode.names import closest, printable
 
 Make = Callable[[Path | None, bool, int], Splits]
 
@@ -90,9 +90,8 @@ def load(
     except (URLError, ConnectionError, TimeoutError) as error:
         cause = getattr(error, "reason", None) or error
         where = root or "the folder that ANTIPODE_DATA is set to"
-        raise FileNotFoundError(
-            f"{name} could not be downloaded ({cause}); try again, or copy its files to {where}"
-        ) from error
+        text = f"{name} could not be downloaded ({cause}); try again, or copy its files to {where}"
+        raise FileNotFoundError(printable(text)) from error
 
 
 def _from_name(name: str, root: Path | None, download: bool, seed: int) -> Splits:
@@ -113,11 +112,13 @@ def unknown(name: str) -> str:
     """Return the error message for an unknown data set name."""
     # os.path, because pathlib raises an error for some odd names
     if name and os.path.isdir(os.path.expanduser(name)):  # noqa: PTH111, PTH112
-        return f"there is no data set {name}, but {name} is a folder: write folder:{name}"
+        return printable(
+            f"there is no data set {name}, but {name} is a folder: write folder:{name}"
+        )
     known = [*SETS, *(f"{prefix}:..." for prefix in PREFIXES)]
     close = closest(name.lower(), known, 0.4)
     hint = f"; did you mean {close}?" if close else ""
-    return f"there is no data set {name}{hint} (known data sets: {', '.join(known)})"
+    return printable(f"there is no data set {name}{hint} (known data sets: {', '.join(known)})")
 
 
 def summaries() -> dict[str, str]:

@@ -9,54 +9,36 @@ the rest of a sentence that starts with the name of the image: "is empty (0 byte
   is converted, alpha is dropped, and the EXIF orientation is not applied.
 - Images with 16 bits per channel keep their upper 8 bits.
 - Arrays (.npy files, and TIFF files that Pillow cannot hold) keep their number of channels.
+
+Images that are too large raise a ValueError (see headers.py). A JPEG or JPEG 2000 image of more
+than PIXELS pixels is decoded at a half, a quarter or an eighth of its size.
 """
 
 import io
-import logging
 from functools import cache
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
+from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
+from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-# the formats that Pillow reads by itself; others may start programs (EPS) or are not photographs
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000")
-PIXELS = 178_956_970  # Pillow does not open larger images either: 512 MiB of RGB
-LONGEST = 100  # the largest allowed ratio of the longer side to the shorter side
+from antipode.data.sources.headers import (
+    FORMATS,
+    JPEG,
+    NPY,
+    PIXELS,
+    SCAN,
+    TIFF,
+    Header,
+    header,
+    open_tiff,
+    reason,
+)
 
-NPY = b"\x93NUMPY"
-JPEG = b"\xff\xd8\xff"
-TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")
-
-
-class Header(NamedTuple):
-    """What the header of an image file says about the image."""
-
-    width: int
-    height: int
-    bands: int  # channels of an array; 0 for a picture, which can be converted to RGB or grey
-    deep: bool  # more than 8 bits per channel
-
-
-def header(file: BinaryIO) -> Header:
-    """Return the header of an open image file.
-
-    Raises ValueError if the file is not an image, or if its size is not suitable for training.
-    """
-    magic = file.read(8)
-    file.seek(0)
-    if not magic:
-        raise ValueError("is empty (0 bytes)")
-    try:
-        result = _npy_header(file) if magic.startswith(NPY) else _picture_header(file, magic)
-    except UnidentifiedImageError as error:
-        raise ValueError("is not an image in a supported format") from error
-    except Exception as error:
-        raise ValueError(f"is not an image that can be read ({_reason(error)})") from error
-    _check_size(result)
-    return result
+SCANS = 1 << 33  # pixels times scans of a progressive JPEG; every scan visits all pixels
 
 
 def decode(data: bytes, *, channels: int = 3) -> Tensor:
@@ -70,7 +52,7 @@ def decode(data: bytes, *, channels: int = 3) -> Tensor:
     try:
         image = _pixels(data, file, info, channels)
     except Exception as error:
-        raise ValueError(f"cannot be decoded ({_reason(error)})") from error
+        raise ValueError(f"cannot be decoded ({reason(error)})") from error
     return match_channels(image, channels)
 
 
@@ -133,6 +115,10 @@ def fast_jpeg() -> Any:
 
 
 def _pixels(data: bytes, file: BinaryIO, info: Header, channels: int) -> Tensor:
+    if info.width * info.height > PIXELS and info.reducible:
+        return from_pillow(_reduced(data, file), channels=channels)
+    if data.startswith(JPEG) and not info.reducible:
+        _check_scans(data, info)
     if data.startswith(JPEG) and channels in (1, 3):
         operator = fast_jpeg()
         if operator is not None:
@@ -142,53 +128,30 @@ def _pixels(data: bytes, file: BinaryIO, info: Header, channels: int) -> Tensor:
     if data.startswith(NPY):
         return from_array(np.load(file, allow_pickle=False), channels=channels)
     if data.startswith(TIFF) and (info.bands or channels not in (1, 3)):
-        return from_array(_tifffile().imread(file), channels=channels)
+        with open_tiff(file) as tiff:
+            return from_array(tiff.series[0].asarray(), channels=channels)
     return from_pillow(Image.open(file, formats=FORMATS), channels=channels)
 
 
-def _picture_header(file: BinaryIO, magic: bytes) -> Header:
-    try:
-        image = Image.open(file, formats=FORMATS)
-        if not (magic.startswith(TIFF) and getattr(image, "n_frames", 1) > 1):
-            deep = ";16" in f"{image.tile}{image.mode}" or image.mode in ("I", "F")
-            return Header(*image.size, 0, deep)
-    except UnidentifiedImageError:
-        if not magic.startswith(TIFF):
-            raise
-    file.seek(0)
-    with _tifffile().TiffFile(file) as tiff:
-        return _array_header(tiff.series[0].shape, tiff.series[0].dtype)
+def _reduced(data: bytes, file: BinaryIO) -> Image.Image:
+    """Return a JPEG or JPEG 2000 image, reduced by a power of two to at most PIXELS pixels."""
+    image = JpegImageFile(file) if data.startswith(JPEG) else Jpeg2KImageFile(file)
+    width, height = image.size
+    halvings = 1
+    while (width >> halvings) * (height >> halvings) > PIXELS:
+        halvings += 1
+    if isinstance(image, Jpeg2KImageFile):
+        image.reduce = halvings
+    else:
+        image.draft(None, (width >> halvings, height >> halvings))
+    return image
 
 
-def _npy_header(file: BinaryIO) -> Header:
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    shape, _, dtype = read[np.lib.format.read_magic(file)](file)
-    return _array_header(shape, dtype)
-
-
-def _array_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Header:
-    if len(shape) == 2:
-        shape = (*shape, 1)
-    if len(shape) != 3:
-        raise ValueError(f"the shape {shape} is not (H,W), (H,W,C) or (C,H,W)")
-    height, width, bands = shape if shape[2] <= shape[0] else (shape[1], shape[2], shape[0])
-    return Header(width, height, bands, dtype.itemsize > 1)
-
-
-def _check_size(info: Header) -> None:
-    width, height, bands, _ = info
-    if width * height * max(bands, 3) > 3 * PIXELS:
-        raise ValueError(
-            f"has {width} x {height} pixels of {bands or 3} channels, "
-            f"more than the limit of {PIXELS:,} pixels of 3 channels"
-        )
-    if min(width, height) < 2:
-        raise ValueError(f"is {width} x {height} px, too small to crop (at least 2 x 2 px)")
-    if max(width, height) > LONGEST * min(width, height):
-        raise ValueError(f"is {width} x {height} px, more than {LONGEST} times as long as wide")
+def _check_scans(data: bytes, info: Header) -> None:
+    """Raise ValueError for a progressive JPEG with so many scans that decoding takes minutes."""
+    scans = data.count(bytes((0xFF, SCAN)))
+    if scans * info.width * info.height > SCANS:
+        raise ValueError(f"it has {scans:,} scans of {info.width} x {info.height} pixels")
 
 
 def _eight_bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -198,29 +161,11 @@ def _eight_bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array.astype(np.uint8) * 255
     low, high = array.min(), array.max()
     if array.dtype.kind == "f" and 0 <= low and high <= 1:
-        return np.asarray(np.rint(array * 255), np.uint8)
+        scaled = array * 255
+        return np.asarray(np.rint(scaled, out=scaled), np.uint8)
     if array.dtype in (np.uint16, np.int16, np.int32) and 0 <= low and high < 1 << 16:
         return np.asarray(np.right_shift(array, 8), np.uint8)
     raise ValueError(
         f"has {array.dtype} values from {low} to {high}, "
         "but must have 8-bit or 16-bit integers or floats in [0,1]"
     )
-
-
-def _tifffile() -> Any:
-    try:
-        import tifffile  # noqa: PLC0415
-    except ImportError as error:
-        raise ValueError(
-            "this TIFF needs the tifffile package: pip install 'antipode[data]'"
-        ) from error
-    # tifffile logs every fault of a file before it raises an error; our callers already report it
-    logging.getLogger("tifffile").setLevel(logging.CRITICAL)
-    return tifffile
-
-
-def _reason(error: Exception) -> str:
-    """Return an error's message on one line of at most 120 characters."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    text = text.split("torchvision/csrc/io/image/")[-1]
-    return text if len(text) <= 120 else text[:117] + "..."

@@ -10,6 +10,7 @@ from antipode.data.sources.folder import held_out
 from antipode.data.sources.source import Decoded, Memory
 from antipode.data.sources.splits import Splits, mean_and_std
 from antipode.data.sources.wrap import wrap
+from antipode.names import printable
 
 TESTS = ("test", "validation", "valid", "val")  # names of test splits, in order of preference
 
@@ -50,11 +51,11 @@ def hub(name: str) -> Splits:
     try:
         tables = datasets.load_dataset(path, config or None)
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FileNotFoundError(
-            f"hf:{name} cannot be loaded ({reason}); it needs a network connection or a copy in "
-            "the cache folder HF_HOME (use folder:PATH for your own image files)"
-        ) from error
+        text = f"hf:{name} cannot be loaded ({' '.join(str(error).split())[:200]}); it needs a "
+        text += (
+            "network connection or a copy in the cache folder HF_HOME (use folder:PATH for your "
+        )
+        raise FileNotFoundError(printable(text + "own image files)")) from error
     if "train" not in tables:
         raise ValueError(f"hf:{name} has no train split, only {', '.join(tables)}")
     train = _source(name, tables["train"])
@@ -73,9 +74,11 @@ def _source(name: str, table: Any) -> Memory | Decoded:
     if image is None:
         raise ValueError(f"hf:{name} has no image column, only {', '.join(kinds)}")
     label = next((column for column, kind in kinds.items() if kind == "ClassLabel"), None)
-    labels = torch.tensor(table[label]) if label else None
-    return wrap(
-        Rows(table, image),
-        given=labels,
-        classes=list(table.features[label].names) if label else None,
-    )
+    if label is None:
+        return wrap(Rows(table, image))
+    classes = [str(item) for item in table.features[label].names]
+    labels = torch.tensor([-1 if number is None else number for number in table[label]])
+    if len(labels) and not -1 <= int(labels.min()) <= int(labels.max()) < len(classes):
+        text = f"hf:{name} has labels from {int(labels.min())} to {int(labels.max())}, but only "
+        raise ValueError(printable(f"{text}{len(classes)} classes"))
+    return wrap(Rows(table, image), given=labels, classes=classes)

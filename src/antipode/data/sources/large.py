@@ -3,15 +3,26 @@
 ImageNet, ImageNet-100, Tiny-ImageNet, Places205 and iNaturalist 2018.
 """
 
-import json
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 from antipode.data.sources.folder import from_list, tree
+from antipode.data.sources.lists import (
+    id_of,
+    inside,
+    read_lines,
+    read_object,
+    rows,
+    text_of,
+    unique_ids,
+    wrong,
+)
 from antipode.data.sources.source import Decoded
 from antipode.data.sources.splits import Splits, data_root, locate
+from antipode.names import brief
 
+CLASSES = 10_000  # the most classes of a list, if it has fewer images
 IMAGENET = ("imagenet", "ImageNet", "ILSVRC2012", "imagenet-1k", "ILSVRC/Data/CLS-LOC", ".")
 
 
@@ -45,17 +56,30 @@ def tinyimagenet(root: Path | None, download: bool, seed: int) -> Splits:
     folders = ("tiny-imagenet-200", "tinyimagenet", ".")
     how = "unpack tiny-imagenet-200.zip there"
     home = locate("tinyimagenet", root, folders, ("train", "val", "wnids.txt"), how)
-    classes = sorted((home / "wnids.txt").read_text().split())
+    classes = sorted({line.strip() for line in read_lines(home / "wnids.txt")})
     train = tree(home / "train", classes=classes, trusted=True)
     annotations = home / "val" / "val_annotations.txt"
     if annotations.exists() and (home / "val" / "images").is_dir():
-        rows = [line.split("\t") for line in annotations.read_text().splitlines() if line]
-        labels = [classes.index(row[1]) for row in rows]
-        test = from_list(home / "val" / "images", [row[0] for row in rows], labels, classes)
+        names, labels = _tiny_list(annotations, classes)
+        test = from_list(home / "val" / "images", names, labels, classes)
     else:
         test = tree(home / "val", classes=classes, trusted=True)
     train, test = replace(train, size=64), replace(test, size=64)
     return Splits("tinyimagenet", train, train, test, 64)
+
+
+def _tiny_list(file: Path, classes: list[str]) -> tuple[list[str], list[int]]:
+    """Return the names and labels in a list with one image per line: name, class, box."""
+    number = {name: index for index, name in enumerate(classes)}
+    names = []
+    labels = []
+    for line in read_lines(file):
+        name, *others = line.split("\t")
+        if not others or others[0] not in number:
+            wrong(file, f"the line {brief(line)} does not name one of the {len(classes)} classes")
+        names.append(inside(file, name))
+        labels.append(number[others[0]])
+    return names, labels
 
 
 def places205(root: Path | None, download: bool, seed: int) -> Splits:
@@ -76,10 +100,19 @@ def places205(root: Path | None, download: bool, seed: int) -> Splits:
 
 
 def _places_list(home: Path, file: str) -> Decoded:
-    rows = [line.rsplit(maxsplit=1) for line in (home / file).read_text().splitlines() if line]
-    names = [name for name, _ in rows]
-    labels = [int(label) for _, label in rows]
-    classes = [""] * (max(labels) + 1)
+    path = home / file
+    names = []
+    labels = []
+    for line in read_lines(path):
+        name, *number = line.rsplit(maxsplit=1)
+        if len(number) != 1 or not number[0].isdecimal() or len(number[0]) > 6:
+            wrong(path, f"the line {brief(line)} is not a name and a class number")
+        names.append(inside(path, name))
+        labels.append(int(number[0]))
+    largest = max(labels, default=0)
+    if largest >= max(len(labels), CLASSES):
+        wrong(path, f"the class number {largest} is too large for {len(labels)} images")
+    classes = [""] * (largest + 1)
     for name, label in zip(names, labels, strict=True):
         classes[label] = name.rsplit("/", 1)[0]
     return from_list(home / "images256", names, labels, classes)
@@ -97,13 +130,26 @@ def inat18(root: Path | None, download: bool, seed: int) -> Splits:
 
 
 def _inat_list(home: Path, file: str, images: str) -> Decoded:
-    content = json.loads((home / file).read_text())
-    species = sorted(content["categories"], key=lambda category: category["id"])
-    number = {category["id"]: index for index, category in enumerate(species)}
-    label = {
-        annotation["image_id"]: number[annotation["category_id"]]
-        for annotation in content["annotations"]
-    }
-    names = [image["file_name"].removeprefix("train_val2018/") for image in content["images"]]
-    labels = [label[image["id"]] for image in content["images"]]
-    return from_list(home / images, names, labels, [str(category["name"]) for category in species])
+    path = home / file
+    content = read_object(path)
+    species = sorted(
+        zip(
+            unique_ids(path, content, "categories"),
+            [str(row.get("name")) for row in content["categories"]],
+            strict=True,
+        )
+    )
+    number = {category: index for index, (category, _) in enumerate(species)}
+    label = {}
+    for row in rows(path, content, "annotations"):
+        category = id_of(path, row, "category_id", "an annotation")
+        if category not in number:
+            wrong(path, f"an annotation has the category_id {category}, but there is none such")
+        label[id_of(path, row, "image_id", "an annotation")] = number[category]
+    ids = unique_ids(path, content, "images")
+    names = [text_of(path, row, "file_name", "an image") for row in content["images"]]
+    names = [inside(path, name.removeprefix("train_val2018/")) for name in names]
+    if unlabelled := [image for image in ids if image not in label]:
+        wrong(path, f"the image with the id {unlabelled[0]} has no annotation")
+    labels = [label[image] for image in ids]
+    return from_list(home / images, names, labels, [name for _, name in species])

@@ -30,13 +30,17 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional as F
 
+from antipode import json_text
 from antipode.data.loader import cores
 from antipode.data.progress import bar
 from antipode.data.sources.catalog import load
-from antipode.data.sources.packed import FORMAT, RECORD, checksum
-from antipode.data.sources.source import Decoded, Memory, Skip, Source, warn_skipped
+from antipode.data.sources.pack_checks import FORMAT, RECORD, checksum, read_meta
+from antipode.data.sources.source import Decoded, Skip, Source, warn_skipped
 from antipode.data.sources.splits import Splits
+from antipode.data.sources.stamp import stamp
 from antipode.files import atomic_write, sync
+from antipode.names import printable
+from antipode.paths import absolute
 
 PART = 1024  # images per part; a killed run loses at most one part
 
@@ -68,10 +72,10 @@ def pack(
         )
     if size is not None and size < 2:
         raise ValueError(f"size is the shorter side in pixels and must be at least 2, not {size}")
-    home = Path(out).expanduser()
+    home = absolute(out)
     if home.exists():
         remove = "remove it, or " if (home / "meta.json").exists() else ""
-        raise ValueError(f"{home} already exists; {remove}pack into another folder")
+        raise ValueError(printable(f"{home} already exists; {remove}pack into another folder"))
     splits = load(data, root=root, download=download, seed=seed)
     sources = {"train": splits.train}
     if splits.pretrain is not splits.train:
@@ -84,7 +88,7 @@ def pack(
         "size": size,
         "quality": quality,
         "seed": seed,
-        "images": _checksums(sources),
+        "images": [stamp(source) for source in sources.values()],
     }
     _start_or_resume(partial_folder, plan)
     if not (partial_folder / "meta.json").exists():
@@ -124,8 +128,7 @@ def _finish(folder: Path, home: Path) -> list[Skip]:
         unfinished.unlink()
     folder.rename(home)
     sync(home.parent)
-    splits = json.loads((home / "meta.json").read_text())["splits"]
-    return [Skip(*skip) for part in splits.values() for skip in part["skipped"]]
+    return [skip for part in read_meta(home).splits.values() for skip in part.skipped]
 
 
 def _start_or_resume(folder: Path, plan: dict[str, Any]) -> None:
@@ -133,13 +136,12 @@ def _start_or_resume(folder: Path, plan: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "plan.json"
     if file.exists():
-        earlier = json.loads(file.read_text())
+        earlier = json_text.read(file)
         if earlier != plan:
-            changed = ", ".join(key for key in plan if earlier.get(key) != plan[key])
-            raise ValueError(
-                f"{folder} was left by an earlier packing with different {changed}; "
-                "remove it to start again"
-            )
+            known = earlier if isinstance(earlier, dict) else {}
+            changed = ", ".join(key for key in plan if known.get(key) != plan[key])
+            text = f"{folder} was left by an earlier packing with different {changed}; "
+            raise ValueError(printable(text + "remove it to start again"))
         return
     with atomic_write(file) as handle:
         handle.write(json.dumps(plan).encode())
@@ -162,17 +164,15 @@ def _write_split(
         summary = home / f"part-{number:05d}.npz"
         if not summary.exists():
             _write_part(home, number, positions, encode, pool)
-        with np.load(summary) as arrays:
-            indices.append(arrays["index"])
-            skipped += arrays["skipped"].tolist()
+        index, left_out = _read_summary(summary)
+        indices.append(index)
+        skipped += left_out
         lengths.append((home / f"part-{number:05d}.bin").stat().st_size)
         advance(len(positions))
     index = np.concatenate(indices)
     if not len(index):
-        raise ValueError(
-            f"none of the {len(source)} images of {home.name} can be read, "
-            f"the first: {' '.join(skipped[0])}"
-        )
+        text = f"none of the {len(source)} images of {home.name} can be read, the first: "
+        raise ValueError(printable(f"{text}{' '.join(skipped[0])}"))
     tables = {
         "index": index,
         "names": np.array([os.fsencode(_name(source, at)) for at in index["at"].tolist()]),
@@ -191,6 +191,18 @@ def _write_split(
         "parts": lengths,
         "skipped": skipped_before + skipped,
     }
+
+
+def _read_summary(file: Path) -> tuple[np.ndarray[Any, Any], list[list[str]]]:
+    """Return the records and the skipped images of a part that is complete."""
+    try:
+        with np.load(file) as arrays:
+            index: np.ndarray[Any, Any] = arrays["index"]
+            skipped: list[list[str]] = arrays["skipped"].tolist()
+    except Exception as error:  # a damaged archive can raise almost anything
+        text = f"{file} is damaged; remove {file.parent.parent} to start again"
+        raise ValueError(printable(text)) from error
+    return index, skipped
 
 
 def _write_part(
@@ -257,15 +269,3 @@ def _name(source: Source, at: int) -> str:
 
 def _count(sources: dict[str, Source]) -> int:
     return sum(len(source) for source in sources.values())
-
-
-def _checksums(sources: dict[str, Source]) -> list[int]:
-    """Return a checksum for each split, of the pixels if they are in memory, else of the names."""
-    checksums = []
-    for source in sources.values():
-        if isinstance(source, Memory):
-            checksums.append(zlib.crc32(source.images.cpu().contiguous().numpy().data))
-        else:
-            names = "\n".join(_name(source, at) for at in range(len(source)))
-            checksums.append(zlib.crc32(names.encode("utf-8", "replace")))
-    return checksums

@@ -9,11 +9,11 @@
                          (H,W,C)
 
 Any number of processes may read a packed data set at the same time. Reading writes nothing, and the
-processes share the pages of the memory maps.
+processes share the pages of the memory maps. Everything in these files is checked before it is used
+(see pack_checks.py), since the folder may come from someone else.
 """
 
 import hashlib
-import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,19 @@ import torch
 from torch import Tensor
 
 from antipode.data.sources import decode
-from antipode.data.sources.folder import Names
+from antipode.data.sources.image_names import Names
+from antipode.data.sources.pack_checks import (
+    Part,
+    check_index,
+    check_labels,
+    load_array,
+    read_meta,
+)
 from antipode.data.sources.source import Decoded, Memory, Skip
 from antipode.data.sources.splits import Splits
+from antipode.names import printable
+from antipode.paths import absolute
 
-FORMAT = 1
-RECORD = np.dtype(
-    [
-        ("part", "<i4"),
-        ("offset", "<i8"),
-        ("length", "<i8"),
-        ("height", "<i4"),  # 0: encoded bytes
-        ("width", "<i4"),
-        ("crc", "<u4"),  # of the bytes
-        ("at", "<i8"),  # index in the data set that was packed
-    ]
-)
 RESIDENT = 8 << 30  # up to this many bytes, images of equal size are loaded into one tensor
 
 
@@ -66,6 +63,10 @@ class Records:
             self.maps[part] = np.memmap(self.folder / f"part-{part:05d}.bin", np.uint8, "c")
         return self.maps[part][int(record["offset"]) : int(record["offset"] + record["length"])]
 
+    def marks(self, indices: np.ndarray[Any, Any]) -> dict[str, bytes]:
+        """Return the checksums of the images."""
+        return {"checksums": self.index["crc"][indices].tobytes()}
+
     def fingerprint(self) -> str:
         """Return a hash of the index, which contains the checksum of every image."""
         return hashlib.blake2b(self.index.tobytes(), digest_size=16).hexdigest()
@@ -88,28 +89,21 @@ def packed(path: str | Path) -> Splits:
     """Load the data set that `pack` has written.
 
     This checks the sizes of the parts and the checksums of the indices. `verify` checks the images.
+    Raises ValueError if anything is missing or damaged.
     """
-    home = Path(path).expanduser()
-    meta = _read_meta(home)
-    sources: dict[str, Memory | Decoded] = {
-        name: _read_split(home / name, part) for name, part in meta["splits"].items()
-    }
-    return Splits(
-        meta["name"],
-        sources.get("pretrain", sources["train"]),
-        sources["train"],
-        sources.get("test"),
-        meta["size"],
-        tuple(meta["mean"]),
-        tuple(meta["std"]),
-    )
+    home = absolute(path)
+    meta = read_meta(home)
+    sources = {name: _read_split(home / name, part) for name, part in meta.splits.items()}
+    train = sources["train"]
+    pretrain = sources.get("pretrain", train)
+    return Splits(meta.name, pretrain, train, sources.get("test"), meta.size, meta.mean, meta.std)
 
 
 def verify(path: str | Path) -> list[Skip]:
     """Read every byte of a packed data set and return the images whose checksum is wrong."""
-    home = Path(path).expanduser()
+    home = absolute(path)
     wrong = []
-    for name, part in _read_meta(home)["splits"].items():
+    for name, part in read_meta(home).splits.items():
         records, names = _open_split(home / name, part)
         for index in range(len(records.index)):
             if zlib.crc32(records.stored(index).data) != records.index[index]["crc"]:
@@ -117,51 +111,28 @@ def verify(path: str | Path) -> list[Skip]:
     return wrong
 
 
-def _read_meta(home: Path) -> dict[str, Any]:
-    """Return the content of meta.json."""
-    try:
-        meta: dict[str, Any] = json.loads((home / "meta.json").read_text())
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(
-            f"{home} is not a packed data set: it has no meta.json that can be read"
-        ) from error
-    if meta.get("format") != FORMAT:
-        raise ValueError(
-            f"{home} is packed in format {meta.get('format')}, "
-            f"but this version reads only format {FORMAT}"
-        )
-    return meta
-
-
-def checksum(file: Path) -> int:
-    """Return the CRC-32 of a file."""
-    return zlib.crc32(file.read_bytes())
-
-
-def _open_split(home: Path, meta: dict[str, Any]) -> tuple[Records, Names]:
-    for name, crc in meta["files"].items():
-        if not (home / name).is_file() or checksum(home / name) != crc:
-            raise ValueError(f"{home / name} is missing or damaged; pack the data set again")
-    for number, size in enumerate(meta["parts"]):
+def _open_split(home: Path, meta: Part) -> tuple[Records, Names]:
+    for number, size in enumerate(meta.parts):
         file = home / f"part-{number:05d}.bin"
         if not file.is_file() or file.stat().st_size != size:
-            raise ValueError(
-                f"{file} is missing or not {size:,} bytes long; pack the data set again"
-            )
-    names = Names(())
-    names.bytes = np.load(home / "names.npy")
-    return Records(home, np.load(home / "index.npy"), meta["channels"]), names
+            text = f"{file} is missing or not {size:,} bytes long; pack the data set again"
+            raise ValueError(printable(text))
+    names = load_array(home / "names.npy", meta)
+    index = load_array(home / "index.npy", meta)
+    check_index(home, index, names, meta)
+    return Records(home, index, meta.channels), Names(names.tolist())
 
 
-def _read_split(home: Path, meta: dict[str, Any]) -> Memory | Decoded:
+def _read_split(home: Path, meta: Part) -> Memory | Decoded:
     records, names = _open_split(home, meta)
-    labels = (
-        torch.from_numpy(np.load(home / "labels.npy")) if "labels.npy" in meta["files"] else None
-    )
-    skipped = tuple(Skip(*skip) for skip in meta["skipped"])
+    labels = None
+    if "labels.npy" in meta.files:
+        array = load_array(home / "labels.npy", meta)
+        check_labels(home, array, len(names), meta)
+        labels = torch.from_numpy(array)
     sizes = np.unique(records.index[["height", "width"]])
     equal_pixels = len(sizes) == 1 and sizes[0]["height"] > 0
     if equal_pixels and records.index["length"].sum() <= RESIDENT:
         images = torch.stack([records(index) for index in range(len(names))])
-        return Memory(images.contiguous(), labels, meta["classes"], skipped)
-    return Decoded(records, names, labels, meta["classes"], meta["channels"], meta["size"], skipped)
+        return Memory(images.contiguous(), labels, meta.classes, meta.skipped)
+    return Decoded(records, names, labels, meta.classes, meta.channels, meta.size, meta.skipped)

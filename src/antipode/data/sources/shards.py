@@ -4,12 +4,11 @@ Reading the headers once gives the position of every image in its shard. Shards 
 shuffled, divided among ranks and resumed exactly like files.
 
 Nothing is unpacked. A shard with a member whose path leaves the archive still raises a ValueError,
-because whatever wrote that shard is faulty.
+because whatever wrote that shard is faulty. So does a damaged shard (see tars.py).
 """
 
 import hashlib
-import json
-import os
+import math
 import re
 import tarfile
 import urllib.request
@@ -24,13 +23,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from antipode import json_text
 from antipode.data.progress import track
-from antipode.data.sources import decode
-from antipode.data.sources.folder import Names, held_out
+from antipode.data.sources import decode, headers
+from antipode.data.sources.folder import held_out
+from antipode.data.sources.image_names import Names
 from antipode.data.sources.source import Decoded, Skip, warn_skipped
 from antipode.data.sources.splits import Splits, data_root
+from antipode.data.sources.tars import members
+from antipode.names import brief, printable
+from antipode.paths import absolute
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "jp2", "npy")
+SHARDS = 1_000_000  # the most shards of a pattern
+LABEL_BYTES = 1 << 20  # the largest .cls or .json file
+CLASSES = 10_000  # class numbers up to this one are kept as they are
+LARGEST_LABEL = (1 << 63) - 1  # of int64
 
 
 class Place(NamedTuple):
@@ -64,6 +72,10 @@ class Members:
             digest.update(line.encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
+    def marks(self, indices: np.ndarray[Any, Any]) -> dict[str, bytes]:
+        """Return the sizes of the image files."""
+        return {"sizes": self.table[indices, 2].tobytes()}
+
     def encoded(self, index: int) -> bytes:
         """Return the bytes of the image file."""
         shard, offset, length = self.table[index].tolist()
@@ -82,7 +94,7 @@ def webdataset(pattern: str, root: Path | None, download: bool) -> Splits:
     shards = [_local_file(name, root, download) for name in expand_ranges(pattern)]
     paths = [path for shard in shards for path in _expand_wildcards(shard)]
     if not paths:
-        raise FileNotFoundError(f"no shard matches {pattern}")
+        raise FileNotFoundError(printable(f"no shard matches {pattern}"))
     places = []
     skipped = []
     for number, path in enumerate(track(paths, len(paths), "reading shards", least=100)):
@@ -91,7 +103,7 @@ def webdataset(pattern: str, root: Path | None, download: bool) -> Splits:
         skipped += shard_skipped
     warn_skipped(pattern, skipped, len(places) + len(skipped))
     if not places:
-        raise ValueError(f"the {len(paths)} shards of {pattern} contain no image")
+        raise ValueError(printable(f"the {len(paths)} shards of {pattern} contain no image"))
     train, test = held_out(_source(paths, places, skipped))
     return Splits(f"webdataset:{pattern}", train, train, test, train.size)
 
@@ -100,12 +112,10 @@ def _source(paths: list[Path], places: list[Place], skipped: list[Skip]) -> Deco
     labels = [place.label for place in places if place.label is not None]
     known = torch.tensor(labels) if len(labels) == len(places) else None
     if labels and known is None:
-        warnings.warn(
-            f"only {len(labels)} of {len(places)} images in {paths[0].name} and the shards loaded "
-            "with it have a label, so the labels are not used",
-            stacklevel=2,
-        )
-    classes = None if known is None else [str(number) for number in range(int(known.max()) + 1)]
+        text = f"only {len(labels)} of {len(places)} images in {paths[0].name} and the shards "
+        text += "loaded with it have a label, so the labels are not used"
+        warnings.warn(printable(text), stacklevel=2)
+    known, classes = _class_names(known)
     table = np.array(
         [(place.shard, place.offset, place.length) for place in places], dtype=np.int64
     )
@@ -113,16 +123,45 @@ def _source(paths: list[Path], places: list[Place], skipped: list[Skip]) -> Deco
     return Decoded(Members(paths, table), names, known, classes, skipped=tuple(skipped))
 
 
+def _class_names(labels: Tensor | None) -> tuple[Tensor | None, list[str] | None]:
+    """Return the labels (N,) and the class names "0", "1", ... up to the largest label.
+
+    Large numbers that are not consecutive, such as numbers of products, become class indices. There
+    are then no more classes than images.
+    """
+    if labels is None:
+        return None, None
+    largest = int(labels.max())
+    if largest < max(len(labels), CLASSES):
+        return labels, [str(number) for number in range(largest + 1)]
+    used, indices = torch.unique(labels, return_inverse=True)
+    return indices, [str(number) for number in used.tolist()]
+
+
+RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
+
+
 def expand_ranges(pattern: str) -> Iterator[str]:
     """Yield all names of a pattern: a-{00..02}.tar gives a-00.tar, a-01.tar and a-02.tar."""
-    match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
+    ranges = [(int(first), int(last)) for first, last in RANGE.findall(pattern)]
+    count = math.prod(max(0, last - first + 1) for first, last in ranges)
+    if count > SHARDS:
+        raise ValueError(
+            f"the pattern {brief(pattern)} stands for {count:,} shards, more than the limit of "
+            f"{SHARDS:,}"
+        )
+    yield from _expand(pattern)
+
+
+def _expand(pattern: str) -> Iterator[str]:
+    match = RANGE.search(pattern)
     if not match:
         yield pattern
         return
     first, last = match.groups()
     before, after = pattern[: match.start()], pattern[match.end() :]
     for number in range(int(first), int(last) + 1):
-        yield from expand_ranges(f"{before}{number:0{len(first)}d}{after}")
+        yield from _expand(f"{before}{number:0{len(first)}d}{after}")
 
 
 def index_shard(path: Path, number: int = 0) -> tuple[list[Place], list[Skip]]:
@@ -132,75 +171,91 @@ def index_shard(path: Path, number: int = 0) -> tuple[list[Place], list[Skip]]:
     """
     samples: dict[str, dict[str, tarfile.TarInfo]] = {}
     skipped: list[Skip] = []
-    try:
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in _regular_members(tar, path, skipped):
-                key, _, kind = PurePosixPath(member.name).name.partition(".")
-                parts = samples.setdefault(str(PurePosixPath(member.name).with_name(key)), {})
-                if kind.lower() in parts:
-                    reason = "is in the shard twice; only the first copy is used"
-                    skipped.append(Skip(f"{path.name}:{member.name}", reason))
-                parts.setdefault(kind.lower(), member)
-            file.seek(-min(1024, path.stat().st_size), os.SEEK_END)
-            if any(file.read()):
-                reason = "has no end-of-archive marker, so the shard may be truncated"
-                skipped.append(Skip(path.name, reason))
-            places = [
-                _place(f"{path.name}:{key}", number, parts, file, skipped)
-                for key, parts in samples.items()
-            ]
-    except tarfile.ReadError as error:
-        raise ValueError(
-            f"{path} is not an uncompressed tar file, or is truncated ({error})"
-        ) from error
+    notes: list[str] = []
+    with path.open("rb") as file:
+        for member in members(path, file, notes):
+            if not _is_usable(member, path, skipped):
+                continue
+            key, _, kind = PurePosixPath(member.name).name.partition(".")
+            parts = samples.setdefault(str(PurePosixPath(member.name).with_name(key)), {})
+            if kind.lower() in parts:
+                reason = "is in the shard twice; only the first copy is used"
+                skipped.append(Skip(f"{path.name}:{member.name}", reason))
+            parts.setdefault(kind.lower(), member)
+        skipped += [Skip(path.name, note) for note in notes]
+        places = [
+            _place(f"{path.name}:{key}", number, parts, file, skipped)
+            for key, parts in samples.items()
+        ]
     return [place for place in places if place is not None], skipped
 
 
-def _regular_members(
-    tar: tarfile.TarFile, path: Path, skipped: list[Skip]
-) -> Iterator[tarfile.TarInfo]:
-    """Yield the regular files of a shard that are not hidden."""
-    for member in tar:
-        parts = PurePosixPath(member.name).parts
-        if ".." in parts or member.name.startswith("/"):
-            raise ValueError(f"{path} is unsafe: its member {member.name} is outside the archive")
-        if member.isdir():
-            continue
-        name = f"{path.name}:{member.name}"
-        if not member.isreg():
-            skipped.append(Skip(name, "is not a regular file"))
-        elif not parts[-1].startswith("."):
-            yield member
+def _is_usable(member: tarfile.TarInfo, path: Path, skipped: list[Skip]) -> bool:
+    """Return whether a member is a regular file that is not hidden; list it if it is neither.
+
+    Raises ValueError for a member outside the archive.
+    """
+    parts = PurePosixPath(member.name).parts
+    if ".." in parts or member.name.startswith("/"):
+        text = f"{path} is unsafe: its member {member.name} is outside the archive"
+        raise ValueError(printable(text))
+    if member.isdir():
+        return False
+    reason = ""
+    if not member.isreg():
+        reason = "is not a regular file"
+    elif not parts:
+        reason = "has no file name"
+    elif member.sparse is not None:
+        reason = "is stored as a sparse file"
+    if reason:
+        skipped.append(Skip(f"{path.name}:{member.name}", reason))
+    return not reason and not parts[-1].startswith(".")
 
 
 def _place(
     name: str, number: int, parts: dict[str, tarfile.TarInfo], file: BinaryIO, skipped: list[Skip]
 ) -> Place | None:
     """Return the position and label of a sample's image, or None if the sample has no image."""
-    image = next((parts[kind] for kind in IMAGES if kind in parts), None)
-    if image is None:
+    kind, *others = [kind for kind in IMAGES if kind in parts] or [""]
+    if not kind:
         kinds = ", ".join(parts) or "a file without extension"
         skipped.append(Skip(name, f"has no image, only {kinds}"))
         return None
-    if image.size == 0:
-        skipped.append(Skip(name, "is empty (0 bytes)"))
+    for other in others:
+        reason = f"is another image of a sample of which {kind} is used"
+        skipped.append(Skip(f"{name}.{other}", reason))
+    image = parts[kind]
+    if not 0 < image.size <= headers.BYTES:
+        reason = "is empty (0 bytes)" if not image.size else headers.too_long(image.size)
+        skipped.append(Skip(name, reason))
         return None
     label = None
-    if "cls" in parts or "json" in parts:
-        kind = "cls" if "cls" in parts else "json"
-        file.seek(parts[kind].offset_data)
-        label = _label(file.read(parts[kind].size), kind, name)
+    for kind in ("cls", "json"):
+        if kind in parts:
+            label = _label(parts[kind], file, kind, f"{name}.{kind}")
+            break
     return Place(name, number, image.offset_data, image.size, label)
 
 
-def _label(text: bytes, kind: str, name: str) -> int | None:
+def _label(member: tarfile.TarInfo, file: BinaryIO, kind: str, name: str) -> int | None:
+    """Return the label in a .cls or .json file, or None if a .json file has no label."""
+    if member.size > LABEL_BYTES:
+        reason = f"has {member.size:,} bytes, too many for a label (at most {LABEL_BYTES:,})"
+        raise ValueError(printable(f"{name} {reason}"))
+    file.seek(member.offset_data)
+    content = file.read(member.size)
     try:
-        label = int(text) if kind == "cls" else json.loads(text).get("label")
+        label = int(content) if kind == "cls" else json_text.parse(content, name).get("label")
     except (ValueError, AttributeError) as error:
-        raise ValueError(f"{name}.{kind} does not contain a label: {text[:40]!r}") from error
-    if label is not None and (not isinstance(label, int) or label < 0):
+        text = f"{name} does not contain a label: {content[:40]!r}"
+        raise ValueError(printable(text)) from error
+    if label is not None and (type(label) is not int or not 0 <= label <= LARGEST_LABEL):
         raise ValueError(
-            f"{name}.{kind} contains the label {label!r}, but a label must be an integer from 0"
+            printable(
+                f"{name} contains the label {brief(label)}, but a label must be an integer from 0 "
+                f"to {LARGEST_LABEL}"
+            )
         )
     return label
 
@@ -210,10 +265,8 @@ def _expand_wildcards(path: Path) -> list[Path]:
         return sorted(path.parent.glob(path.name))
     if not path.is_file():
         where = path.parent if path.parent.is_dir() else f"{path.parent}, which is not a folder"
-        raise FileNotFoundError(
-            f"there is no shard {path.name} in {where}; "
-            "give shards by path or URL, such as a-{00..07}.tar"
-        )
+        text = f"there is no shard {path.name} in {where}; give shards by path or URL, such as "
+        raise FileNotFoundError(printable(text + "a-{00..07}.tar"))
     return [path]
 
 
@@ -225,8 +278,9 @@ def _local_file(name: str, root: Path | None, download: bool) -> Path:
     url = urlsplit(name)
     if url.scheme not in ("http", "https"):
         if "://" in name or name.startswith("pipe:"):
-            raise ValueError(f"shards must be files or http or https URLs, not {name}")
-        return Path(name).expanduser()
+            text = f"shards must be files or http or https URLs, not {name}"
+            raise ValueError(printable(text))
+        return absolute(name)
     home = data_root("webdataset", root, "shards", "set data.download=true to download them")
     # the file name contains no slash, so that a URL cannot point outside the folder
     flat = re.sub(r"[^\w.-]+", "_", f"{url.netloc}{url.path}")
@@ -234,9 +288,8 @@ def _local_file(name: str, root: Path | None, download: bool) -> Path:
     target = home / "webdataset" / f"{query}{query and '-'}{flat}"
     if not target.exists():
         if not download:
-            raise FileNotFoundError(
-                f"{name} is not in {target.parent} yet; set data.download=true to download it"
-            )
+            text = f"{name} is not in {target.parent} yet; set data.download=true to download it"
+            raise FileNotFoundError(printable(text))
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = target.with_name(target.name + ".partial")
         urllib.request.urlretrieve(name, unfinished)

@@ -16,6 +16,7 @@ from torch import Tensor
 from antipode.data.sources import shapes as drawing
 from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import Splits, data_root
+from antipode.names import printable
 
 # where torchvision keeps the files of each data set, in the root folder
 FOLDERS = {
@@ -119,13 +120,19 @@ def _split(
         # torchvision prints what it downloads; our stdout is reserved for results
         with redirect_stdout(sys.stderr):
             data = getattr(torchvision.datasets, kind)(str(folder), download=download, **split)
-    except RuntimeError as error:
-        raise FileNotFoundError(
-            f"{name} was not found, or one of its files is damaged: "
-            f"looked for {files} in {folder}; {how}"
-        ) from error
-    labels = data.labels if kind == "STL10" else data.targets
-    return Memory(torch.from_numpy(pixels(data)), _integers(labels), list(data.classes))
+        images = torch.from_numpy(pixels(data))
+        labels = _integers(data.labels if kind == "STL10" else data.targets)
+    except OSError:  # of the disk or the network
+        raise
+    except Exception as error:  # torchvision's readers raise anything for a damaged file
+        text = f"{name} was not found, or one of its files is damaged: looked for {files} in "
+        raise FileNotFoundError(printable(f"{text}{folder}; {how}")) from error
+    classes = list(data.classes)
+    if len(labels) != len(images) or int(labels.max()) >= len(classes):
+        text = f"a file of {name} in {folder} is damaged: there are {len(images)} images and "
+        text += f"{len(labels)} labels up to {int(labels.max())} of {len(classes)} classes"
+        raise ValueError(printable(text))
+    return Memory(images, labels, classes)
 
 
 def _integers(labels: Any) -> Tensor:

@@ -13,8 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from antipode.data.sources.image_names import Names
+from antipode.names import printable
 
 TRIES = 100  # this many unreadable images in a row mean a broken disk, not a few bad files
 
@@ -55,21 +59,6 @@ class Source(Protocol):
         """Return images uint8 (B,C,H,W) and their labels."""
 
 
-class Numbered(Sequence[str]):
-    """The names "image 0", "image 1", ... without a list of them in memory."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: Any) -> Any:
-        if not -self.length <= index < self.length:  # a for loop needs this IndexError to end
-            raise IndexError(f"the index {index} is out of range for {self.length} images")
-        return f"image {index % self.length}"
-
-
 @dataclass(frozen=True)
 class Memory:
     """A data set as one tensor.
@@ -81,6 +70,7 @@ class Memory:
     labels: Tensor | None = None
     classes: list[str] | None = None
     skipped: tuple[Skip, ...] = ()
+    varies: bool = False  # the images were others when they were read before
 
     def __len__(self) -> int:
         return len(self.images)
@@ -141,10 +131,8 @@ class Decoded:
             except (ValueError, OSError) as error:
                 failures.append(Skip(self.names[at], str(error)))
         first = failures[0]
-        raise ValueError(
-            f"{len(failures)} images in a row cannot be read, "
-            f"the first: {first.name} {first.reason}"
-        )
+        text = f"{len(failures)} images in a row cannot be read, the first: "
+        raise ValueError(printable(f"{text}{shortened(first.name)} {first.reason}"))
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the scaled centres uint8 (B,C,size,size) of images, and their labels.
@@ -174,23 +162,27 @@ class Decoded:
             if count <= 10 or math.log10(count).is_integer():
                 # The folder is part of the message, because Python shows equal warnings only once,
                 # and two splits may have files of the same name.
-                name = f"{folder_prefix(self.read)}{failure.name}"
+                name = f"{folder_prefix(self.read)}{shortened(failure.name)}"
                 text = f"{name} {failure.reason}; the next image takes its place ({count} so far)"
-                warnings.warn(_printable(text), BrokenImages, stacklevel=3)
+                warnings.warn(printable(text), BrokenImages, stacklevel=3)
 
 
 def warn_skipped(where: object, skipped: Sequence[Skip], count: int) -> None:
     """Warn once that some of `count` files are skipped: how many, and the first five by name."""
     if skipped:
-        first = "; ".join(f"{skip.name} {skip.reason}" for skip in skipped[:5])
-        more = "; ..." if len(skipped) > 5 else ""
-        text = f"{len(skipped)} of {count} files of {where} were skipped ({first}{more})"
-        warnings.warn(_printable(text), BrokenImages, stacklevel=3)
+        first = listed([f"{shortened(skip.name)} {skip.reason}" for skip in skipped], "; ")
+        text = f"{len(skipped)} of {count} files of {where} were skipped ({first})"
+        warnings.warn(printable(text), BrokenImages, stacklevel=3)
 
 
-def _printable(text: str) -> str:
-    """Escape what a terminal cannot print: a file name need not be valid Unicode."""
-    return text.encode("utf-8", "backslashreplace").decode()
+def listed(names: Sequence[str], separator: str = ", ") -> str:
+    """Return the first five names for a message, and dots if there are more."""
+    return separator.join([*names[:5], *(["..."] if len(names) > 5 else [])])
+
+
+def shortened(name: str) -> str:
+    """Return a name for a message; the middle of a very long path is left out."""
+    return name if len(name) <= 300 else f"{name[:140]}...{name[-140:]}"
 
 
 def centre(image: Tensor, size: int, edge: int | None = None) -> Tensor:
@@ -221,9 +213,10 @@ def subset(source: AnySource, indices: Tensor) -> AnySource:
     if not isinstance(source, Decoded):
         raise ValueError(f"a {type(source).__name__} cannot be split; use Memory or Decoded")
     positions = indices.tolist()
-    names = [source.names[at] for at in positions]
+    names = list(source.names)
     # both sources share `failed`, so that failures are listed in both
-    return replace(source, read=_At(source.read, positions), names=names, labels=labels)
+    chosen = Names(names[at] for at in positions)
+    return replace(source, read=_At(source.read, positions), names=chosen, labels=labels)
 
 
 def folder_prefix(read: Any) -> str:
@@ -231,6 +224,17 @@ def folder_prefix(read: Any) -> str:
     root = getattr(read, "root", None)
     inner = getattr(read, "read", None)
     return f"{Path(root).name}/" if root else "" if inner is None else folder_prefix(inner)
+
+
+def marks(read: Callable[[int], Tensor], indices: np.ndarray[Any, Any]) -> dict[str, bytes]:
+    """Return what is known about a reader's images at `indices` without reading them.
+
+    The values are bytes that change if the images change, such as the sizes of the files. They do
+    not depend on where the files are.
+    """
+    method = getattr(read, "marks", None)
+    known: dict[str, bytes] = method(indices) if method else {}
+    return known
 
 
 def fingerprint(read: Callable[[int], Tensor]) -> str | None:
@@ -267,6 +271,10 @@ class _GreyToRgb:
         """Return the fingerprint of the grey images."""
         return fingerprint(self.read)
 
+    def marks(self, indices: np.ndarray[Any, Any]) -> dict[str, bytes]:
+        """Return the marks of the grey images."""
+        return marks(self.read, indices)
+
 
 @dataclass(frozen=True)
 class _At:
@@ -285,6 +293,10 @@ class _At:
         """Return the fingerprint of all images of the other reader, with the indices."""
         text = fingerprint(self.read)
         return None if text is None else f"{text} {self.indices}"
+
+    def marks(self, indices: np.ndarray[Any, Any]) -> dict[str, bytes]:
+        """Return the marks of the other reader."""
+        return marks(self.read, np.asarray(self.indices)[indices])
 
     def encoded(self, index: int) -> bytes | None:
         """Return the bytes of the image file, or None if the other reader has none."""

@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 
 from antipode.data.sources.source import Source, grey_to_rgb
+from antipode.names import printable
+from antipode.paths import absolute
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -74,7 +76,7 @@ def data_root(name: str, root: str | Path | None, contents: str, how: str) -> Pa
             f"{name} needs a data folder: set ANTIPODE_DATA or data.root to the folder in which to "
             f"look for {contents}; {how} (shapes and digits need no data folder)"
         )
-    return Path(folder).expanduser()
+    return absolute(folder)
 
 
 def locate(
@@ -89,6 +91,5 @@ def locate(
         if all((root / folder / entry).exists() for entry in inside):
             return root / folder
     where = " or ".join(str(root / folder) for folder in folders)
-    raise FileNotFoundError(
-        f"{name} was not found: looked for {', '.join(inside)} in {where}; {how}"
-    )
+    text = f"{name} was not found: looked for {', '.join(inside)} in {where}; {how}"
+    raise FileNotFoundError(printable(text))

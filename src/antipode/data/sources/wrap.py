@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from antipode.data.sources import decode, labels
-from antipode.data.sources.source import Decoded, Memory, Numbered
+from antipode.data.sources.image_names import Numbered
+from antipode.data.sources.source import Decoded, Memory
 
 RESIDENT = 1 << 29  # up to this many bytes, a data set of equal images is read once and kept
 PEEK = 16  # the items that are read to find out whether the images are grey or coloured
@@ -40,7 +41,8 @@ def wrap(
             "an IterableDataset has no order to shuffle; pass a Dataset with __len__ instead"
         )
     count = len(dataset)  # type: ignore[arg-type]
-    first, labelled = _peek(dataset, count)
+    peeked, labelled = _peek(dataset, count)
+    first = max(peeked.values(), key=len)  # a coloured one if there is one
     named = getattr(dataset.dataset if isinstance(dataset, Subset) else dataset, "classes", None)
     if (
         classes is None
@@ -58,7 +60,12 @@ def wrap(
         raw = kept[1] if kept is not None else labels.read_labels(dataset, count) if ask else None
     numbers, classes = labels.to_numbers(raw, classes)
     if kept is not None:
-        return Memory(kept[0], numbers, classes)
+        # a Dataset that draws random numbers gives other pixels when it is read again
+        varies = any(
+            image.shape == first.shape and not torch.equal(kept[0][at], image)
+            for at, image in peeked.items()
+        )
+        return Memory(kept[0], numbers, classes, varies=varies)
     channels = len(first)
     size = min(224, *first.shape[1:])
     return Decoded(Items(dataset, channels), Numbered(count), numbers, classes, channels, size)
@@ -112,16 +119,16 @@ def _item(item: Any, channels: int | None = None) -> tuple[Tensor, Any]:
     )
 
 
-def _peek(dataset: Dataset[Any], count: int) -> tuple[Tensor, bool]:
-    """Return one of the first PEEK images (C,H,W), and whether any of them has a label.
+def _peek(dataset: Dataset[Any], count: int) -> tuple[dict[int, Tensor], bool]:
+    """Return those of the first PEEK images (C,H,W) that can be read, by their index.
 
-    The image is a coloured one if there is one.
+    Also returns whether any of them has a label.
     """
-    items = []
+    items: dict[int, tuple[Tensor, Any]] = {}
     reason = ""
     for index in range(min(PEEK, count)):
         try:
-            items.append(_item(dataset[index]))
+            items[index] = _item(dataset[index])
         except Exception as error:
             reason = reason or f"; the first: {error}"
     if not count:
@@ -133,9 +140,9 @@ def _peek(dataset: Dataset[Any], count: int) -> tuple[Tensor, bool]:
     # a second view of the image is not a label
     labelled = any(
         label is not None and not isinstance(label, Image.Image) and getattr(label, "ndim", 0) < 2
-        for _, label in items
+        for _, label in items.values()
     )
-    return max((image for image, _ in items), key=len), labelled
+    return {index: image for index, (image, _) in items.items()}, labelled
 
 
 def _read_all(

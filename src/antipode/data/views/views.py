@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD
 from antipode.data.views.operation import Blur, Centre, Crop
 from antipode.data.views.policy import View, policies
+from antipode.limits import LIMITS, check_limit
 from antipode.names import did_you_mean, unknown
 from antipode.types import fitted
 
@@ -56,6 +57,9 @@ def views(
             )
     normal = Normalise(_numbers("mean", mean), _numbers("std", std))
     checked = {key: fitted(key, value, known[key]) for key, value in arguments.items()}
+    for key, value in {"size": size, **checked}.items():
+        if key in LIMITS:
+            check_limit(key, key, value)
     view_list = policy(size, normal, **checked)
     if not view_list:
         raise ValueError(f"policy {name!r} with arguments {arguments} makes no view")

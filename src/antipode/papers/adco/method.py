@@ -41,12 +41,14 @@ def adco(
     averages both directions. `crops` query crops (5 in the paper) are compared with one large key
     crop, and their losses are summed; with `symmetric`, there are two large key crops. `fill`: the
     bank first takes in keys, step by step, while the network trains against the bank alone; then
-    the key encoder restarts from the query encoder. The bank is the parameter group "bank", trained
-    by SGD at a constant learning rate. For bank=8192 the authors use tau .14, tau_bank .03 and .04
-    as learning rate of the network.
+    the key encoder restarts from the query encoder. As in the authors' code, these steps train one
+    way also with `symmetric` or `crops`: only the first pair of views counts. (Up to commit d2454dc
+    all pairs did, so the results of such runs have changed.) The bank is the parameter group
+    "bank", trained by SGD at a constant learning rate. For bank=8192 the authors use tau .14,
+    tau_bank .03 and .04 as learning rate of the network.
 
-    Deviations: filling uses the method's own pairs, where the authors' multi-crop filling takes the
-    last crop as key, and lasts until the bank is full, where theirs ends with the first pass over
+    Deviations: the key of filling is a large crop, where the authors' multi-crop filling takes the
+    smallest one. Filling lasts until the bank is full, where theirs ends with the first pass over
     the data.
     """
     in_batch_negatives = [InBatch("pair")] if in_batch else []

@@ -1,6 +1,10 @@
-"""The linear evaluations of EqCo's release (poodarchu/SelfSup)."""
+"""The linear evaluations of EqCo's release (poodarchu/SelfSup), and its detector on COCO."""
+
+from functools import partial
 
 from antipode.evaluation.linear import Linear, protocol
+from antipode.evaluation.protocol import detection
+from antipode.evaluation.task import Protocol
 
 PROTOCOLS = {
     # [selfsup: examples/simo, lin_cls config]: MoCo's with 90 epochs
@@ -17,5 +21,10 @@ PROTOCOLS = {
             epochs=90,
             at=(60, 80),
         )
+    ),
+    "detect-eqco": Protocol(
+        partial(detection, settings="COCO_AS_PRINTED"),
+        "Faster R-CNN FPN, fine-tuned for 12 epochs with a learning rate of .2 (EqCo's text)",
+        "coco",
     ),
 }

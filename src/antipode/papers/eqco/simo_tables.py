@@ -1,28 +1,31 @@
 """SiMo, the second half of EqCo's paper (Zhu et al. 2020): figure 3 and tables 2 to 5."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from antipode.papers.eqco.claims import WITH, costs_little, keeps_more
 from antipode.papers.eqco.eqco_tables import (
     ACCURACY,
     CIFAR,
     DIGITS,
     FAST,
+    FOUR_THOUSAND,
     GRID_IS_OURS,
     IMAGENET,
     LINEAR,
+    LOGGED,
+    NOT_TRAINED,
+    OURS,
     PAPER,
-    SMALL,
     SMOKE,
-    WITH,
-    WITHOUT,
     negatives,
+    not_trained,
     pair,
 )
 from antipode.reproduction import laws
 from antipode.reproduction.item import (
-    EMPIRICAL,
+    REFERENCE_PANEL,
     Grid,
     Item,
     Law,
@@ -37,8 +40,24 @@ from antipode.reproduction.item import (
 
 TOP1 = "Top-1 (%)"
 SIMO = (score("linear-simo"),)
-BATCH_IS_256 = "a batch of 256 images has 255 negatives"
+BATCH_IS_256 = "K = 256 is the 255 other images of a batch of 256"
 HUNDRED = "ImageNet, ResNet-50, 100 epochs, linear evaluation"
+
+
+def _fig3(
+    data: str,
+    counts: Iterable[int],
+    batch: int,
+    measures: tuple[Measure, ...],
+    common: Mapping[str, Any],
+) -> tuple[Trial, ...]:
+    """Return SiMo without and with EqCo (alpha = N) for some K below the batch size N, and K = N.
+
+    K = N stands for the N-1 other images of the batch. Both curves end there, in one run.
+    """
+    columns = negatives(counts) | {batch: {"method.negatives": None, "method.alpha": batch}}
+    return cross(pair(f"{data}.simo", batch), columns, measures, common=common)
+
 
 FIG3 = Item(
     title="SiMo with and without EqCo",
@@ -48,41 +67,55 @@ FIG3 = Item(
         "without EqCo accuracy drops when K is very small; with EqCo (alpha = 256) it stays almost "
         "the same"
     ),
-    panels=(Panel("", "curve", "K, negatives per query", "top-1 accuracy (%)", log=True),),
+    panels=(
+        Panel("", "curve", "K, negatives per query", "top-1 accuracy (%)", log=True),
+        REFERENCE_PANEL,
+    ),
     grids={
-        "smoke": Grid(
-            cross(pair("digits.simo", 63), negatives((2, 8, 63)), FAST, common=SMOKE), DIGITS
-        ),
+        "smoke": Grid(_fig3("digits", (2, 8), 64, FAST, SMOKE), f"{DIGITS}; alpha = 64"),
         "small": Grid(
-            cross(pair("cifar10.simo", 256), negatives((2, 16, 255)), FAST, common=SMALL), CIFAR, 3
+            _fig3("cifar10", (4, 16), 256, FAST, OURS) + NOT_TRAINED, f"{CIFAR}; {BATCH_IS_256}", 3
         ),
         "paper": Grid(
-            cross(pair("imagenet.simo", 256), negatives((2, 4, 16, 64, 255)), SIMO),
+            _fig3("imagenet", (2, 4, 16, 64), 256, SIMO, {}) + not_trained("linear-simo"),
             f"{IMAGENET}; {BATCH_IS_256}; {GRID_IS_OURS}",
         ),
     },
     laws=(
         Law(
-            "with EqCo accuracy falls less at the smallest K",
-            partial(laws.steadier, panel="", row=WITH, than=WITHOUT),
-            EMPIRICAL,
+            "at the smallest K accuracy drops without EqCo, and drops less with it",
+            keeps_more,
+            source="section 3, figure 3",
+            headline=True,
+        ),
+        Law(
+            "with EqCo 16 negatives are as good as 256",
+            partial(laws.cost, few=("", WITH, 16), full=("", WITH, 256), paper=-0.1),
+            source="section 3, table 2",
+            paper="68.1 and 68.0",
+            headline=True,
+        ),
+        Law(
+            "with EqCo accuracy stays almost the same even at the smallest K",
+            costs_little,
+            source="section 3, figure 3",
+            headline=True,
         ),
     ),
 )
 
 
-def _table2(
-    data: str, few: int, most: int | None, alphas: tuple[int, int], common: Mapping[str, Any]
-) -> Any:
+def _table2(data: str, few: int, alphas: tuple[int, int], common: Mapping[str, Any]) -> Any:
     """Return the rows of SiMo in table 2 for one number of epochs.
 
-    `few` and `most` are the two numbers of negatives, and `alphas` are the two values of alpha.
+    `few` is the small number of negatives; the large one is all other images of the batch. `alphas`
+    are the two values of alpha.
     """
     small, large = alphas
     return {
         "few": (f"{data}.simo", {"method.negatives": few, "method.alpha": small, **common}),
-        "most": (f"{data}.simo", {"method.negatives": most, "method.alpha": small, **common}),
-        "large": (f"{data}.simo", {"method.negatives": most, "method.alpha": large, **common}),
+        "most": (f"{data}.simo", {"method.alpha": small, **common}),
+        "large": (f"{data}.simo", {"method.alpha": large, **common}),
     }
 
 
@@ -103,10 +136,12 @@ NPID = "InstDisc, 200 epochs"
 
 def _versus(
     data: str,
-    sizes: tuple[int, int | None, tuple[int, int]],
+    few: int,
+    alphas: tuple[int, int],
     epochs: tuple[int, int],
-    batch: Mapping[str, Any],
     *,
+    batch: Mapping[str, Any],
+    more: Mapping[str, Any],
     simo: tuple[Measure, ...],
     simclr: tuple[Measure, ...],
     others: tuple[Measure, ...],
@@ -114,12 +149,12 @@ def _versus(
     """Return the trials of table 2.
 
     SiMo and MoCo v2 are trained for both numbers of epochs, SimCLR and NPID for the smaller one.
-    `sizes` are the two numbers of negatives and the two values of alpha of SiMo. SimCLR's number is
-    quoted from its paper, so SimCLR has its own measures (`simclr`).
+    `few` and `alphas` are those of SiMo, `batch` is for SiMo and MoCo v2, and `more` for SiMo only.
+    SimCLR's number is quoted from its paper, so SimCLR has its own measures (`simclr`).
     """
     short, long = ({"train.epochs": count, **batch} for count in epochs)
-    ours = {label: _table2(data, *sizes, short)[key] for key, label in SHORT.items()}
-    ours |= {label: _table2(data, *sizes, long)[key] for key, label in LONG.items()}
+    ours = {label: _table2(data, few, alphas, {**short, **more})[k] for k, label in SHORT.items()}
+    ours |= {label: _table2(data, few, alphas, {**long, **more})[k] for k, label in LONG.items()}
     rest = {
         MOCO: (f"{data}.mocov2", short),
         MOCO800: (f"{data}.mocov2", long),
@@ -133,6 +168,56 @@ def _versus(
     )
 
 
+def _at(row: str) -> tuple[str, str, str]:
+    """Return the place of a row of table 2."""
+    return "", row, TOP1
+
+
+TABLE2_LAWS = (
+    Law(
+        "SiMo with 16 negatives is better than MoCo v2 with 65,536",
+        partial(laws.gain, better=_at(SHORT["few"]), worse=_at(MOCO), paper=0.6),
+        source="section 3, table 2",
+        paper="68.1 and 67.5",
+        headline=True,
+    ),
+    Law(
+        "SiMo with 16 negatives is as good as SiMo with 256",
+        partial(laws.cost, few=_at(SHORT["few"]), full=_at(SHORT["most"]), paper=-0.1),
+        source="section 3, table 2",
+        paper="68.1 and 68.0",
+        headline=True,
+    ),
+    Law(
+        "a larger alpha makes SiMo better",
+        partial(laws.gain, better=_at(SHORT["large"]), worse=_at(SHORT["most"]), paper=0.5),
+        source="sections 3 and 4, table 2",
+        paper="68.5 and 68.0",
+    ),
+    Law(
+        "SiMo is the best method at 200 epochs",
+        partial(
+            laws.best,
+            at=_at(SHORT["large"]),
+            others=[_at(MOCO), _at(SIMCLR), _at(NPID)],
+            paper=1.0,
+        ),
+        source="section 3, table 2",
+        paper="68.5; 67.5 for MoCo v2, the next",
+    ),
+    Law(
+        "four times the epochs make SiMo better",
+        partial(laws.gain, better=_at(LONG["most"]), worse=_at(SHORT["most"]), paper=3.8),
+        source="section 3, table 2",
+        paper="71.8 and 68.0",
+    ),
+    Law(
+        "SiMo is better than MoCo v2 after 800 epochs, too",
+        partial(laws.gain, better=_at(LONG["large"]), worse=_at(MOCO800), paper=1.0),
+        source="section 3, table 2",
+        paper="72.1 and 71.1",
+    ),
+)
 TABLE2 = Item(
     title="SiMo compared with other frameworks",
     question=(
@@ -143,14 +228,16 @@ TABLE2 = Item(
         "SiMo with 16 negatives is above MoCo v2; alpha = 65,536 adds half a point, and 800 epochs "
         "add almost four points"
     ),
-    panels=(Panel(),),
+    panels=(Panel(), REFERENCE_PANEL),
     grids={
         "smoke": Grid(
             _versus(
                 "digits",
-                (4, 63, (64, 4096)),
+                4,
+                (64, 4096),
                 (1, 2),
-                {"train.batch": 64},
+                batch={"train.batch": 64},
+                more={},
                 simo=FAST,
                 simclr=FAST,
                 others=FAST,
@@ -161,26 +248,33 @@ TABLE2 = Item(
         "small": Grid(
             _versus(
                 "cifar10",
-                (16, 255, (256, 65536)),
-                (100, 400),
-                {},
+                16,
+                (256, 4096),
+                (50, 200),
+                batch={},
+                more=LOGGED,
                 simo=FAST,
                 simclr=FAST,
                 others=FAST,
-            ),
-            f"{CIFAR}; 100 and 400 epochs stand for 200 and 800",
+            )
+            + NOT_TRAINED,
+            f"{CIFAR}; 50 and 200 epochs stand for 200 and 800; {FOUR_THOUSAND}, and so does "
+            "MoCo v2's queue",
             3,
         ),
         "paper": Grid(
             _versus(
                 "imagenet",
-                (16, 255, (256, 65536)),
+                16,
+                (256, 65536),
                 (200, 800),
-                {},
+                batch={},
+                more={},
                 simo=SIMO,
                 simclr=(score("linear-simclr"),),
                 others=LINEAR,
-            ),
+            )
+            + not_trained("linear-simo", "linear-simclr", "linear"),
             f"{IMAGENET}; {BATCH_IS_256}; LocalAgg, CPC v2, CMC, PIRL and SimCLR with 1,000 epochs "
             "are only quoted; the batch size of SimCLR's quoted number is not stated, so we use "
             "4,096 as in SimCLR's own paper",
@@ -204,28 +298,7 @@ TABLE2 = Item(
             LONG["large"]: {TOP1: 72.1},
         }
     ),
-    laws=(
-        Law(
-            "few negatives cost SiMo less than two points",
-            partial(
-                laws.beats,
-                better=("", SHORT["few"], TOP1),
-                worse=("", SHORT["most"], TOP1),
-                by=-2.0,
-            ),
-            EMPIRICAL,
-        ),
-        Law(
-            "SiMo with few negatives is better than MoCo v2",
-            partial(laws.beats, better=("", SHORT["few"], TOP1), worse=("", MOCO, TOP1)),
-            EMPIRICAL,
-        ),
-        Law(
-            "longer training is better",
-            partial(laws.beats, better=("", LONG["most"], TOP1), worse=("", SHORT["most"], TOP1)),
-            EMPIRICAL,
-        ),
-    ),
+    laws=TABLE2_LAWS,
 )
 
 
@@ -233,14 +306,10 @@ def _simo(
     data: str,
     columns: Mapping[Any, Mapping[str, Any]],
     measures: tuple[Measure, ...],
-    **common: Any,
-) -> Any:
-    """Return SiMo in one row; `common` are values of the recipe's section train."""
-    return cross(
-        {ACCURACY: (f"{data}.simo", {f"train.{k}": v for k, v in common.items()})},
-        columns,
-        measures,
-    )
+    common: Mapping[str, Any],
+) -> tuple[Trial, ...]:
+    """Return SiMo in one row."""
+    return cross({ACCURACY: (f"{data}.simo", {})}, columns, measures, common=common)
 
 
 BETA = {"0": {"method.momentum": 0.0}, "0.999": {"method.momentum": 0.999}}
@@ -250,23 +319,30 @@ TABLE3 = Item(
     question="Does SiMo need a momentum encoder for its keys?",
     source=f"{PAPER}, table 3",
     trend="without momentum SiMo is 2.3 points worse",
-    panels=(Panel("", "table", "beta"),),
+    panels=(Panel("", "table", "beta"), REFERENCE_PANEL),
     grids={
         "smoke": Grid(
-            _simo("digits", FASTER, FAST, epochs=2, batch=64),
-            f"{DIGITS}; beta = .99 stands for .999",
+            _simo("digits", FASTER, FAST, SMOKE), f"{DIGITS}; beta = .99 stands for .999"
         ),
         "small": Grid(
-            _simo("cifar10", FASTER, FAST, epochs=100), f"{CIFAR}; beta = .99 stands for .999", 3
+            _simo("cifar10", FASTER, FAST, OURS) + NOT_TRAINED,
+            f"{CIFAR}; beta = .99 stands for .999",
+            3,
         ),
-        "paper": Grid(_simo("imagenet", BETA, SIMO, epochs=100), HUNDRED),
+        "paper": Grid(
+            _simo("imagenet", BETA, SIMO, {"train.epochs": 100}) + not_trained("linear-simo"),
+            HUNDRED,
+        ),
     },
     paper=table({ACCURACY: {"0": 62.1, "0.999": 64.4}}),
     laws=(
         Law(
-            "SiMo is better with momentum",
-            partial(laws.beats, better=("", ACCURACY, "0.999"), worse=("", ACCURACY, "0")),
-            EMPIRICAL,
+            "SiMo is better with momentum than without",
+            partial(
+                laws.gain, better=("", ACCURACY, "0.999"), worse=("", ACCURACY, "0"), paper=2.3
+            ),
+            source="appendix B.1, table 3",
+            paper="64.4 and 62.1",
         ),
     ),
 )
@@ -277,29 +353,41 @@ TABLE4 = Item(
     question="Does SiMo need synchronised or shuffled batch norm?",
     source=f"{PAPER}, table 4",
     trend="SiMo is 5.6 points worse with shuffling BN than with Sync BN",
-    panels=(Panel(),),
+    panels=(Panel(), REFERENCE_PANEL),
     grids={
-        "smoke": Grid(
-            _simo("digits", NORMS, FAST, epochs=2, batch=64), f"{DIGITS}; eight groups of 8 images"
-        ),
+        "smoke": Grid(_simo("digits", NORMS, FAST, SMOKE), f"{DIGITS}; eight groups of 8 images"),
         "small": Grid(
-            _simo("cifar10", NORMS, FAST, epochs=100), f"{CIFAR}; eight groups of 32 images", 3
+            _simo("cifar10", NORMS, FAST, OURS) + NOT_TRAINED,
+            f"{CIFAR}; eight groups of 32 images",
+            3,
         ),
-        "paper": Grid(_simo("imagenet", NORMS, SIMO, epochs=100), HUNDRED),
+        "paper": Grid(
+            _simo("imagenet", NORMS, SIMO, {"train.epochs": 100}) + not_trained("linear-simo"),
+            HUNDRED,
+        ),
     },
     paper=table({ACCURACY: {"Shuffling BN": 58.8, "Sync BN": 64.4}}),
     laws=(
         Law(
-            "Sync BN is better than shuffling BN",
+            "SiMo is better with Sync BN than with shuffling BN",
             partial(
-                laws.beats, better=("", ACCURACY, "Sync BN"), worse=("", ACCURACY, "Shuffling BN")
+                laws.gain,
+                better=("", ACCURACY, "Sync BN"),
+                worse=("", ACCURACY, "Shuffling BN"),
+                paper=5.6,
             ),
-            EMPIRICAL,
+            source="appendix B.2, table 4",
+            paper="64.4 and 58.8",
         ),
     ),
 )
 
 ALPHAS = (256, 1024, 4096, 16384, 65536, 262144)
+# At scale small, 16 times smaller values stand for the paper's largest ones.
+SMALL_ALPHAS = {
+    label: {"method.alpha": alpha}
+    for label, alpha in {256: 256, 65536: 4096, 262144: 16384}.items()
+}
 TABLE5 = Item(
     title="SiMo with different alpha",
     question=(
@@ -307,23 +395,36 @@ TABLE5 = Item(
     ),
     source=f"{PAPER}, table 5",
     trend="accuracy rises by half a point up to alpha = 65,536 and drops slightly above",
-    panels=(Panel("", "table", "alpha"),),
+    panels=(Panel("", "table", "alpha"), REFERENCE_PANEL),
     grids={
         "smoke": Grid(
-            _simo("digits", vary("method.alpha", (256, 4096, 65536)), FAST, epochs=2, batch=64),
-            DIGITS,
+            _simo("digits", vary("method.alpha", (256, 4096, 65536)), FAST, SMOKE), DIGITS
         ),
         "small": Grid(
-            _simo("cifar10", vary("method.alpha", (256, 4096, 65536)), FAST, epochs=100), CIFAR, 3
+            _simo("cifar10", SMALL_ALPHAS, FAST, OURS) + NOT_TRAINED,
+            f"{CIFAR}; {FOUR_THOUSAND}, and 16,384 for 262,144",
+            3,
         ),
-        "paper": Grid(_simo("imagenet", vary("method.alpha", ALPHAS), SIMO), IMAGENET),
+        "paper": Grid(
+            _simo("imagenet", vary("method.alpha", ALPHAS), SIMO, {}) + not_trained("linear-simo"),
+            IMAGENET,
+        ),
     },
     paper=table({ACCURACY: dict(zip(ALPHAS, (68.0, 68.1, 68.1, 68.4, 68.5, 68.3), strict=True))}),
     laws=(
         Law(
-            "alpha = 65,536 is better than alpha = 256",
-            partial(laws.beats, better=("", ACCURACY, 65536), worse=("", ACCURACY, 256)),
-            EMPIRICAL,
+            "accuracy rises with alpha up to 65,536",
+            partial(laws.gain, better=("", ACCURACY, 65536), worse=("", ACCURACY, 256), paper=0.5),
+            source="appendix B.3, table 5",
+            paper="68.5 and 68.0",
+        ),
+        Law(
+            "a still larger alpha (262,144) lowers accuracy",
+            partial(
+                laws.gain, better=("", ACCURACY, 65536), worse=("", ACCURACY, 262144), paper=0.2
+            ),
+            source="appendix B.3, table 5",
+            paper="68.5 and 68.3",
         ),
     ),
 )

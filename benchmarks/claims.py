@@ -1,0 +1,328 @@
+"""Train the runs of all items at scale small on CIFAR-10; keep one JSON line per finished run.
+
+    python benchmarks/claims.py --list                              # runs in order, finished or not
+    python benchmarks/claims.py --jobs 3 --minutes 25 --out new.jsonl  # missing runs that fit
+    python benchmarks/claims.py --only 'dcl.*' --headlines          # only the headlines of an item
+    python benchmarks/claims_page.py                                # judge the claims
+
+Items share runs. The runs of the papers' headline claims come first, then those of the other items
+from the cheapest to the most expensive item, then the other seeds of the headlines. A run is
+finished if results/claims.jsonl or --out has a line with its name and with all of its measures. The
+name has a digest of the recipe, so a run whose recipe has changed since is trained again.
+
+--jobs trains several runs at a time, each in its own process. The times of such runs cannot be
+compared, so runs whose training steps are timed are left to a call with --jobs 1. The environment
+variable ANTIPODE_DATA names the folder with CIFAR-10.
+"""
+
+import argparse
+import fnmatch
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accuracy import facts
+from antipode.reproduction.catalog import items
+from antipode.reproduction.collect import over_epochs, score_key
+from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Trial
+from antipode.reproduction.make import train
+from antipode.reproduction.measure import measure_run
+from antipode.reproduction.plan import H200, Plan, PlannedRun, make_plan
+
+DONE = Path(__file__).parent / "results" / "claims.jsonl"
+SCALE = "small"
+SEEDS = 3  # of the headline claims
+# metrics of the last step that a line keeps
+KEPT = ("loss", "spread", "rank", "uniformity", "similarity", "negative", "bank_drift")
+# How much longer a run takes with small batches, measured on one H200 (RESULTS.md).
+SLOWER = {32: 2.4, 64: 1.6, 128: 1.2}
+# The first part of the rank of a run.
+HEADLINES, OTHERS, MORE_SEEDS = 0.0, 1.0, 2.0
+START = 40.0  # seconds to compile and evaluate a run
+
+
+@dataclass
+class Wanted:
+    """A run that items need.
+
+    Args:
+        planned: the run.
+        plan: the plan of the first item that needs it.
+        measures: what the items measure on it.
+        items: the names of the items.
+        rank: the runs are trained in the order of their ranks.
+    """
+
+    planned: PlannedRun
+    plan: Plan
+    measures: list[Measure] = field(default_factory=list)
+    items: list[str] = field(default_factory=list)
+    rank: tuple[float, ...] = (MORE_SEEDS + 1,)
+
+    @property
+    def name(self) -> str:
+        """The name of the run, with the digest of its recipe."""
+        return self.planned.folder.name
+
+    @property
+    def timed(self) -> bool:
+        """True if the run is timed, and so must have the GPU for itself."""
+        return any(measure.name == "cost" for measure in self.measures)
+
+    @property
+    def seconds(self) -> float:
+        """An estimate of the time on one H200."""
+        recipe = self.planned.recipe
+        if recipe is None:
+            return START
+        return START + self.planned.work / H200 * SLOWER.get(recipe.train.batch, 1.0)
+
+
+def wanted_runs(patterns: Iterable[str], seeds: int, out: Path) -> list[Wanted]:
+    """Return the runs of the items whose names match a pattern, in the order of training.
+
+    A run has the measures of all items that share it. Detectors are trained for one seed only.
+    """
+    runs: dict[Path, Wanted] = {}
+    plans = {name: make_plan(name, SCALE, out, seeds=seeds) for name in items()}
+    for name, plan in plans.items():
+        main = headline_trials(plan.item)
+        cost = sum(planned.work for planned in plan.runs if planned.seed == 0)
+        for index, (_, of_trial) in enumerate(plan.trials):
+            for planned in of_trial if index in main else of_trial[:1]:
+                wanted = runs.setdefault(planned.folder, Wanted(planned, plan))
+                wanted.items += [name] if name not in wanted.items else []
+                wanted.rank = min(wanted.rank, rank_of(planned, index in main, cost))
+    for trial, of_trial in (pair for plan in plans.values() for pair in plan.trials):
+        for planned in of_trial:
+            if planned.folder in runs:
+                measures = runs[planned.folder].measures
+                shared = [m for m in trial.measures if not planned.seed or m.kind != "scenes"]
+                measures += [measure for measure in shared if measure not in measures]
+    names = {name for name in items() if any(fnmatch.fnmatch(name, p) for p in patterns)}
+    chosen = [wanted for wanted in runs.values() if names & {*wanted.items}]
+    return sorted(chosen, key=lambda wanted: wanted.rank)
+
+
+def rank_of(planned: PlannedRun, headline: bool, cost: float) -> tuple[float, ...]:
+    """Return the rank of a run.
+
+    The first seed of the headlines comes first, then the other items by their cost, then the other
+    seeds of the headlines.
+    """
+    if planned.seed:
+        return MORE_SEEDS, float(planned.seed), planned.work
+    return HEADLINES if headline else OTHERS, cost, planned.work
+
+
+def headline_trials(item: Item) -> set[int]:
+    """Return the indices of the trials whose numbers the headline laws of an item use."""
+    trials = item.grids[SCALE].trials
+    cells = example(trials)
+    used = {
+        place
+        for law in item.laws_at(SCALE)
+        if law.headline
+        for place in cells
+        if depends(law, cells, place)
+    }
+    return {
+        index
+        for index, trial in enumerate(trials)
+        if any(trial.place(measure) in used for measure in trial.measures)
+    }
+
+
+def example(trials: Iterable[Trial]) -> Cells:
+    """Return cells with a number at every place of some trials; a curve has one point."""
+    places = [trial.place(measure) for trial in trials for measure in trial.measures]
+    return {place: [80.0 + index / 100] for index, place in enumerate(dict.fromkeys(places))}
+
+
+def depends(law: Law, cells: Cells, place: Place) -> bool:
+    """Return True if the verdict on a law changes with the number at a place."""
+    before = law.check(cells)
+    return any(law.check({**cells, place: [value]}) != before for value in (1.0, 160.0))
+
+
+# The lines of finished runs
+
+
+def read_lines(*files: Path) -> dict[str, dict[str, Any]]:
+    """Return the lines of some files by the name of their run. The last line of a run counts."""
+    texts = [text for file in files if file.exists() for text in file.read_text().splitlines()]
+    lines = [json.loads(text) for text in texts if text]
+    return {line["run"]: line for line in lines}
+
+
+def is_finished(wanted: Wanted, lines: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return True if there is a line of a run with all of its measures."""
+    line = lines.get(wanted.name)
+    return line is not None and not missing(wanted, line)
+
+
+def missing(wanted: Wanted, line: Mapping[str, Any]) -> list[str]:
+    """Return the names of the measures of a run that its line does not have."""
+    return [measure.name for measure in wanted.measures if not has(wanted.planned, measure, line)]
+
+
+def has(planned: PlannedRun, measure: Measure, line: Mapping[str, Any]) -> bool:
+    """Return True if the line of a run has a measure."""
+    if measure.kind == "parameters":
+        return True  # counted without a run
+    part = {"analysis": "analysis", "metric": "metrics"}.get(measure.kind, "scores")
+    content = line[part].get(key_of(planned, measure))
+    for name in measure.pick.split(".", 1) if content is not None and measure.pick else ():
+        content = content.get(name)
+    return content is not None
+
+
+def key_of(planned: PlannedRun, measure: Measure) -> str:
+    """Return the name under which a run stores a measure."""
+    return score_key(planned, measure) if measure.kind == "score" else measure.name
+
+
+def restore(lines: Mapping[str, Mapping[str, Any]], out: Path) -> None:
+    """Write the results of finished runs in run folders, for `collect`."""
+    for name, line in lines.items():
+        folder = out / "runs" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "scores.json").write_text(json.dumps(line["scores"]))
+        (folder / "analysis.json").write_text(json.dumps(line["analysis"]))
+        rows = [
+            {"step": int(x), "epoch": x - 1, name: y}
+            for name, curve in line["metrics"].items()
+            for x, y in zip(curve["x"], curve["y"], strict=True)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+# Training
+
+
+def finish(wanted: Wanted, jobs: int) -> dict[str, Any]:
+    """Train and measure a run, remove its folder, and return its line."""
+    torch.compiler.reset()  # the compiler also counts what it compiled for other runs
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    planned = wanted.planned
+    start = time.perf_counter()
+    run = train(planned, quiet=True)
+    trained = time.perf_counter() - start
+    measure_run(wanted.plan, planned, run, wanted.measures, "auto")
+    rows = run.metrics() if planned.recipe is not None else []
+    steps = [row for row in rows if "loss" in row]
+    line = {
+        "run": wanted.name,
+        "recipe": planned.trial.recipe,
+        "set": dict(planned.trial.overrides),
+        "seed": planned.seed,
+        "items": wanted.items,
+        "scores": run.scores,
+        "analysis": run.folder.read_json("analysis.json"),
+        "metrics": {
+            measure.name: over_epochs(rows, measure.name)
+            for measure in wanted.measures
+            if measure.kind == "metric"
+        },
+        "last": {key: steps[-1][key] for key in KEPT if key in steps[-1]} if steps else {},
+        "seconds": {"training": trained, "all": time.perf_counter() - start},
+        "jobs": jobs,
+        **facts(),
+    }
+    shutil.rmtree(planned.folder, ignore_errors=True)
+    return line
+
+
+def prepare(jobs: int) -> None:
+    """Give a worker its share of the cores."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+
+
+def train_all(runs: list[Wanted], jobs: int, end: float, out: Path) -> None:
+    """Train runs in `jobs` processes, as long as they can end before the time `end`."""
+    waiting = list(runs)
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=prepare, initargs=(jobs,)
+    )
+    busy: dict[Future[dict[str, Any]], Wanted] = {}
+    while waiting or busy:
+        while waiting and len(busy) < jobs:
+            fits = [run for run in waiting if time.monotonic() + run.seconds * jobs**0.8 < end]
+            if not fits:
+                print(f"{len(waiting)} runs would take too long", flush=True)
+                waiting = []
+                break
+            waiting.remove(fits[0])
+            busy[pool.submit(finish, fits[0], jobs)] = fits[0]
+        for future in wait(busy, return_when=FIRST_COMPLETED).done if busy else ():
+            record(busy.pop(future), future, out)
+    pool.shutdown()
+
+
+def record(wanted: Wanted, future: "Future[dict[str, Any]]", out: Path) -> None:
+    """Append the line of a finished run to a file, or print why there is none."""
+    error = future.exception()
+    if error is not None:
+        print(f"FAILED {wanted.planned.label}: {type(error).__name__}: {error}", flush=True)
+        return
+    line = future.result()
+    with out.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    scores = ", ".join(f"{key} {score['value']:.2f}" for key, score in line["scores"].items())
+    print(f"{wanted.planned.label}: {scores}; {line['seconds']['all']:.0f} s", flush=True)
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--only", nargs="+", default=["*"], metavar="ITEM", help="names or patterns of items")
+    add("--seeds", type=int, default=SEEDS, help="seeds of the headline claims")
+    add("--jobs", type=int, default=1, help="runs at a time, each in its own process")
+    add("--minutes", type=float, default=1e9, help="start no run that would end later than this")
+    add("--out", type=Path, default=DONE, help="the file that lines are appended to")
+    add("--headlines", action="store_true", help="only the runs of headline claims")
+    add("--list", action="store_true", help="only list the runs")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = read_arguments()
+    end = time.monotonic() + 60 * args.minutes
+    folder = Path(tempfile.mkdtemp(prefix="claims-"))
+    runs = wanted_runs(args.only, args.seeds, folder)
+    if not runs:
+        sys.exit(f"no item is called {args.only[0]!r}; the names are {', '.join(items())}")
+    if args.headlines:
+        runs = [run for run in runs if run.rank[0] != OTHERS]
+    lines = read_lines(DONE, args.out)
+    todo = [run for run in runs if not is_finished(run, lines)]
+    if args.list:
+        for run in runs:
+            state = f"about {run.seconds:.0f} s" if run in todo else "finished"
+            print(f"{state:12} {run.planned.label}  ({', '.join(run.items)})")
+    hours = sum(run.seconds for run in todo) / 3600
+    print(f"{len(todo)} of {len(runs)} runs to train, about {hours:.1f} h on one H200", flush=True)
+    if not args.list:
+        together = [run for run in todo if not (run.timed and args.jobs > 1)]
+        if len(together) < len(todo):
+            print(f"{len(todo) - len(together)} runs are timed and need --jobs 1", flush=True)
+        train_all(together, args.jobs, end, args.out)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Find the image files under a folder and read their headers.
+
+Only what can be checked without decoding an image is checked: broken links, empty files, missing
+permissions, files that are not images, and sizes that cannot be cropped. Files that fail are
+skipped, counted and listed.
+
+A folder may have millions of files. So no object is made for a file but its name, and the headers
+of ordinary PNG and JPEG files are read without Pillow.
+"""
+
+import os
+import statistics
+import time
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from antipode.data.progress import bar
+from antipode.data.sources import headers
+from antipode.data.sources.source import Skip
+from antipode.names import printable
+
+BLOCK = 256  # files that one thread reads in a row
+THREADS = 16  # for a slow disk
+SLOW = 2e-4  # seconds per file; if it takes longer, the disk is slow
+LARGER = 1 << 16  # bytes; they contain the header of a JPEG with a large thumbnail
+
+
+class Walk(NamedTuple):
+    """The files under a folder, sorted by name."""
+
+    names: list[str]  # relative paths
+    sizes: list[int]  # in bytes
+    skipped: list[Skip]
+
+
+def walk(root: Path) -> Walk:
+    """Return all files under `root` of any depth, and what cannot be opened.
+
+    Hidden files and folders are ignored. A link to a folder is followed once.
+    """
+    files: list[tuple[str, int]] = []
+    skipped: list[Skip] = []
+    visited: set[tuple[int, int]] = set()
+    waiting = [""]  # a stack in place of recursion: there may be thousands of levels
+    while waiting:
+        folders = _folder_entries(str(root), waiting.pop(), visited, files, skipped)
+        waiting += sorted(folders, reverse=True)
+    files.sort()
+    names = [name for name, _ in files]
+    sizes = [size for _, size in files]
+    return Walk(names, sizes, sorted(skipped))
+
+
+def _folder_entries(
+    root: str,
+    below: str,
+    visited: set[tuple[int, int]],
+    files: list[tuple[str, int]],
+    skipped: list[Skip],
+) -> list[str]:
+    """Add the files directly in `root`/`below` to `files`; return the folders there."""
+    folder = f"{root}/{below}"
+    folders = []
+    try:
+        status = os.stat(folder)  # noqa: PTH116  (a Path for every folder takes longer)
+        if (status.st_dev, status.st_ino) in visited:
+            return []
+        visited.add((status.st_dev, status.st_ino))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                name = f"{below}/{entry.name}" if below else entry.name
+                if _is_folder(entry):
+                    folders.append(name)
+                elif isinstance(size := _size(entry), int):
+                    files.append((name, size))
+                else:
+                    skipped.append(Skip(name, size))
+    except OSError as error:
+        skipped.append(Skip(below or root, f"cannot be opened ({error.strerror})"))
+    return folders
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _size(entry: "os.DirEntry[str]") -> int | str:
+    """Return the number of bytes of a file, or the reason why it cannot be used."""
+    try:
+        if not entry.is_file():
+            return "is a broken link" if entry.is_symlink() else "is not a regular file"
+        size = entry.stat().st_size
+        if size > headers.BYTES:
+            return headers.too_long(size)
+        return size or "is empty (0 bytes)"
+    except OSError as error:
+        return f"cannot be opened ({error.strerror})"
+
+
+def folders_in(root: Path) -> list[str]:
+    """Return the sorted names of the folders directly in `root` that are not hidden."""
+    with os.scandir(root) as entries:
+        return sorted(
+            entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry)
+        )
+
+
+class File(NamedTuple):
+    """What the first bytes of an image file say."""
+
+    header: headers.Header
+    start: int  # CRC-32 of the first bytes
+
+
+class Scan(NamedTuple):
+    """The result of reading the headers of many files."""
+
+    kept: list[int]  # positions of the files that can be used
+    starts: list[int]  # CRC-32 of the first bytes of these files
+    skipped: list[Skip]
+    channels: int
+    size: int  # median of the shorter sides, at most 224
+
+
+def scan(root: Path, names: list[str]) -> Scan:
+    """Read the header of every file and keep the images that fit the most common channel count."""
+    results = list(_read_all(str(root), names))
+    skipped = [result for result in results if isinstance(result, Skip)]
+    files = {at: result for at, result in enumerate(results) if isinstance(result, File)}
+    bands = Counter(file.header.bands for file in files.values())
+    common = bands.most_common(1)[0][0] if bands else 0
+    channels = common or 3
+    for at, file in list(files.items()):
+        if not _convertible(file.header.bands, channels):
+            reason = f"has {file.header.bands or 3} channels, but {channels} are expected"
+            skipped.append(Skip(names[at], reason))
+            del files[at]
+    deep = sum(file.header.deep for file in files.values())
+    if deep:
+        text = f"{deep} images in {root} have more than 8 bits per channel; the upper 8 bits are "
+        warnings.warn(printable(text + "used"), stacklevel=3)
+    sides = [min(file.header.width, file.header.height) for file in files.values()] or [224]
+    size = min(224, int(statistics.median(sides)))
+    starts = [file.start for file in files.values()]
+    return Scan(list(files), starts, sorted(skipped), channels, size)
+
+
+def _read_all(root: str, names: list[str]) -> Iterator[File | Skip]:
+    """Yield the result of `_read_header` of every file, in order.
+
+    Threads are used only if the disk is slow, since otherwise they only wait for each other.
+    """
+    blocks = [names[first : first + BLOCK] for first in range(0, len(names), BLOCK)]
+
+    def read_block(block: list[str]) -> list[File | Skip]:
+        return [_read_header(root, name) for name in block]
+
+    with bar(len(names), f"reading headers in {root}") as advance:
+        begin = time.perf_counter()
+        for block in blocks[:1]:
+            yield from read_block(block)
+            advance(len(block))
+        if blocks and time.perf_counter() - begin > SLOW * len(blocks[0]):
+            with ThreadPoolExecutor(THREADS) as pool:
+                for results in pool.map(read_block, blocks[1:]):
+                    yield from results
+                    advance(len(results))
+        else:
+            for block in blocks[1:]:
+                yield from read_block(block)
+                advance(len(block))
+
+
+def _read_header(root: str, name: str) -> File | Skip:
+    path = f"{root}/{name}"
+    try:
+        start = _first_bytes(path, headers.HEAD)
+        info = headers.quick_header(start)
+        if info is None and start.startswith(headers.JPEG) and len(start) == headers.HEAD:
+            info = headers.quick_header(_first_bytes(path, LARGER))
+        if info is None:
+            with open(path, "rb") as file:  # noqa: PTH123  (see the top of this file)
+                info = headers.header(file)
+        return File(info, zlib.crc32(start))
+    except ValueError as error:
+        return Skip(name, str(error))
+    except OSError as error:
+        return Skip(name, f"cannot be opened ({error.strerror})")
+
+
+def _first_bytes(path: str, count: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, count)
+    finally:
+        os.close(descriptor)
+
+
+def _convertible(bands: int, channels: int) -> bool:
+    """Return whether an image with these bands can be read with that number of channels."""
+    return (
+        bands == channels
+        or (channels in (1, 3) and bands == 0)
+        or (channels == 3 and bands in (1, 2, 4))
+    )
