@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from antipode import functional as A
 from antipode import rng
@@ -365,23 +366,34 @@ def test_the_error_of_float32_is_that_of_the_stored_matrix(sides, tau):
         assert (gradient - exact_gradient).norm() < 8 * eps / tau * exact_gradient.norm()
 
 
+class Precisions(TorchDispatchMode):
+    """Record the precision setting of the CPU at each product inside the context."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_):
+            self.seen.append(torch.backends.mkldnn.matmul.fp32_precision)
+        return func(*args, **(kwargs or {}))
+
+
 def test_streamed_products_ignore_the_callers_precision_settings(sides):
-    a, b = torch.randn(64, 64).requires_grad_(), torch.randn(64, 64)
-    sides(500, size=4)
-
-    def measure():
-        loss = A.nt_xent(a, b, tau=0.1)
-        return loss, *torch.autograd.grad(loss, a)
-
-    exact = measure()
+    """The setting is checked and not its effect, which not every CPU has."""
+    sides(100, size=4)
+    query, vectors = torch.randn(20, 8), torch.randn(30, 8)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        relaxed = measure()
+        with Precisions() as products:
+            repel, pull, _, _ = streamed._forward(query, vectors, [], 0, True, False)
+            streamed._backward(repel, query, vectors, repel, pull, [], True, True)
         assert torch.get_float32_matmul_precision() == "medium"  # restored
     finally:
         torch.set_float32_matmul_precision(before)
-    assert all(torch.equal(x, y) for x, y in zip(exact, relaxed, strict=True))
+    # 3 pieces of queries and 3 of vectors, with two products each, forward and backward
+    assert len(products.seen) == 36 and set(products.seen) == {"ieee"}
 
 
 def test_half_precision_is_raised(sides):
