@@ -55,7 +55,7 @@ def test_an_unknown_name_is_a_value_error_that_is_returned_and_not_raised():
         ("two\nlines\tand\r", r"two\nlines\tand\r"),
         ("\u202egnp.exe\u2066\u200f", r"\u202egnp.exe\u2066\u200f"),
         ("\u2028\u2029", r"\u2028\u2029"),
-        ("caf\udce9", r"caf\udce9"),
+        ("name\udce9", r"name\udce9"),
     ],
 )
 def test_what_a_terminal_would_obey_becomes_visible(name, shown):
