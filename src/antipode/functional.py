@@ -8,6 +8,10 @@ temperature.
 With gather=True the negatives are those of all ranks, with exact gradients: the mean over ranks of
 the losses, and of their gradients, equals one process on the whole batch. All ranks must hold the
 same number of images.
+
+Memory grows with the number of queries plus the number of negatives, not with their product: a
+large matrix of scores is computed in tiles, forward and backward, and never stored
+(core/streamed.py). The loss of such a matrix has no second derivative.
 """
 
 import math

@@ -254,7 +254,7 @@ def test_small_problems_are_stored_and_keep_their_bits(sides, monkeypatch):
         torch.manual_seed(2)
         default.append(loss())
     sides(None)
-    monkeypatch.delattr(streamed, "_forward")  # a streamed loss would now raise NameError
+    monkeypatch.delattr(streamed, "_streamed")  # a streamed loss would now raise NameError
     for loss, value in zip(losses, default, strict=True):
         torch.manual_seed(2)
         assert torch.equal(loss(), value)

@@ -252,16 +252,8 @@ def _backward(
 # compiled graph holds one node in place of every tile.
 
 
-@torch.library.custom_op("antipode::repel", mutates_args=())
-def _repel(
-    query: Tensor,
-    vectors: Tensor,
-    rule: Sequence[Tensor],
-    count: int,
-    pulled: bool,
-    summed: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _forward(query, vectors, rule, count, pulled, summed)
+_repel = torch.library.custom_op("antipode::repel", _forward, mutates_args=())
+_repel_backward = torch.library.custom_op("antipode::repel_backward", _backward, mutates_args=())
 
 
 @_repel.register_fake
@@ -280,20 +272,6 @@ def _(
         query.new_empty(n if summed else 0),
         query.new_empty(n if count else 0, dtype=torch.int64),
     )
-
-
-@torch.library.custom_op("antipode::repel_backward", mutates_args=())
-def _repel_backward(
-    grad: Tensor,
-    query: Tensor,
-    vectors: Tensor,
-    repel: Tensor,
-    pull: Tensor,
-    rule: Sequence[Tensor],
-    wants_query: bool,
-    wants_vectors: bool,
-) -> tuple[Tensor, Tensor]:
-    return _backward(grad, query, vectors, repel, pull, rule, wants_query, wants_vectors)
 
 
 @_repel_backward.register_fake
