@@ -295,6 +295,7 @@ def read_arguments() -> argparse.Namespace:
     add("--minutes", type=float, default=1e9, help="start no run that would end later than this")
     add("--out", type=Path, default=DONE, help="the file that lines are appended to")
     add("--headlines", action="store_true", help="only the runs of headline claims")
+    add("--match", default="", metavar="TEXT", help="only the runs with this text in --list")
     add("--list", action="store_true", help="only list the runs")
     return parser.parse_args()
 
@@ -308,6 +309,7 @@ def main() -> None:
         sys.exit(f"no item is called {args.only[0]!r}; the names are {', '.join(items())}")
     if args.headlines:
         runs = [run for run in runs if run.rank[0] != OTHERS]
+    runs = [run for run in runs if args.match in run.planned.label]
     lines = read_lines(DONE, args.out)
     todo = [run for run in runs if not is_finished(run, lines)]
     if args.list:
