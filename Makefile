@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test test-all lint types install clean
+.PHONY: demo docs test test-all lint types install clean
 
 # what a user needs, without the development extras
 demo: .venv/demo
@@ -13,6 +13,17 @@ demo: .venv/demo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . \
 		|| uv pip install --quiet --python $(BIN)/python -e .
 	touch .venv/demo
+
+# the documentation site, into site/; a broken link or a page outside the navigation fails
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html: open it with $(BIN)/python -m http.server --directory site"
+
+.venv/docs: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' \
+		|| uv pip install --quiet --python $(BIN)/python -e '.[docs]'
+	touch .venv/docs
 
 install: .venv/ready
 
@@ -27,7 +38,7 @@ install: .venv/ready
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell src tests benchmarks docs examples README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell src tests benchmarks docs docs_site examples README.md CHANGELOG.md CONTRIBUTING.md
 
 types: install
 	$(BIN)/mypy
@@ -40,4 +51,4 @@ test-all: lint types
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'slow or not slow'
 
 clean:
-	rm -rf .venv build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

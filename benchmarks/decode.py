@@ -67,6 +67,12 @@ def decoders() -> dict[str, Decoder]:
         "antipode": lambda files: [decode(data) for data in files],
     }
     try:
+        from torchcodec.decoders import decode_jpeg as codec
+    except (ImportError, OSError, RuntimeError):
+        pass
+    else:
+        decoders["torchcodec"] = lambda files: [codec(raw(data)) for data in files]
+    try:
         import cv2
     except ImportError:
         pass

@@ -28,7 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antipode.evaluation.logistic import GRID, classify, fit, logits, standard, turned
+from antipode.evaluation.frame import standard, turned
+from antipode.evaluation.logistic import GRID, Rows, classify, fit, logits
 from antipode.functional import knn
 from antipode.types import Features
 from machine import CORES, surroundings
@@ -119,8 +120,8 @@ def our_logistic(work: Work) -> dict[str, Side]:
         frame = standard(train.x, work.device)
         start = torch.zeros(train.x.shape[1] + 1, work.classes, dtype=torch.float64)
         x = turned(train.x, frame)
-        y = train.y.to(work.device)
-        theta = fit(x, y, [slice(0, len(x))], frame.spread, PENALTY, start)
+        rows = Rows(x, train.y.to(work.device), torch.device(work.device))
+        theta = fit(rows, [slice(0, len(x))], frame.spread, PENALTY, start)
         return logits(turned(test.x, frame), theta).argmax(1).cpu()
 
     def protocol() -> Tensor:

@@ -157,6 +157,8 @@ def differing(found, expected):
 
 NEW = f"pretrain --data folder:images --out run {TRAIN}"
 OTHER = f"pretrain --data folder:images --out run {TRAIN} --seed 3"
+FINETUNE = "finetune random:resnet10-slim --data folder:images --out run --epochs 1 --device cpu"
+TUNE_OTHER = f"{FINETUNE} --seed 3"
 EVALUATE = "evaluate run --protocol linear-fast alignment-uniformity"
 # what was there before, the command that is killed, and the command that runs afterwards
 COMMANDS = {
@@ -165,7 +167,11 @@ COMMANDS = {
     "overwrite": ([NEW], f"{OTHER} --overwrite", OTHER),
     "evaluate": ([NEW], EVALUATE, EVALUATE),
     "pack": ([], "pack folder:images --out run", "pack folder:images --out run"),
+    "finetune": ([], FINETUNE, FINETUNE),
+    "finetune over": ([FINETUNE], f"{TUNE_OTHER} --overwrite", f"{TUNE_OTHER} --overwrite"),
 }
+# what a command says if it was killed after its result was complete
+COMPLETE = {"pack": "already exists", "finetune": "holds a classifier"}
 
 
 def prepared(root, commands):
@@ -217,8 +223,8 @@ def check(command, root, after, old, expected, moment):
     found = result(root / "run")
     if command == "overwrite" and status == 2 and "another recipe" in output:
         assert equal(found, old), moment  # the old run was restored
-    elif command == "pack" and status == 2 and "already exists" in output:
-        assert equal(found, expected), moment  # it was complete
+    elif status == 2 and command in COMPLETE and COMPLETE[command] in output:
+        assert equal(found, expected), moment
     else:
         assert status == 0, (moment, output)
         assert not differing(found, expected), (moment, differing(found, expected))

@@ -53,7 +53,7 @@ WRONG = {
     "evaluate": ("Missing argument 'run'",),
     "report": ("Missing argument 'runs'",),
     "analyse": ("Missing argument 'runs'",),
-    "list": ("Missing argument 'what'",),
+    "list": ("Missing argument 'what'", "methods, recipes, datasets, protocols, analyses, items"),
     "show": ("Missing argument 'recipe'",),
     "reproduce": ("Missing argument 'item'",),
     "pack digits": ("Missing option '--out'",),
@@ -68,6 +68,8 @@ WRONG = {
     "pretrain --seed -1": ("seed", "at least 0", "-1"),
     "pretrain --device gpu": ("auto, cpu, cuda, mps", "'gpu'"),
     "pretrain --precision fp16": ("auto, fp32, bf16", "'fp16'"),
+    "pretrain --labels folder": ("auto, folders, none", "'folder'", "'folders'"),
+    "pretrain digits.dcl --labels none --out {out}": ("--labels none", "folder:PATH", "digits"),
     "pretrain --out ''": ("--out", "empty"),
     "pretrain --seed 3 --set train.seed=4": ("train.seed", "given twice", "--seed"),
     # names
@@ -428,7 +430,7 @@ def test_a_batch_of_ones_own_says_what_it_does_to_the_rates(json_, tmp_path):
     status, _, err = call(
         f"pretrain digits.simclr --epochs 1 --batch 700 --out {tmp_path}/run {json_}"
     )
-    sentence = "Batch size 700: learning rate scaled to 0.5469 (network, linear rule)."
+    sentence = "Batch size 700: learning rate scaled to 0.5469 (linear rule)."
     assert status == 0 and err.count(sentence) == 1, err
 
 
@@ -501,7 +503,7 @@ def test_pretrain_prints_one_object_with_the_run_and_its_last_numbers(trained):
     home, (status, out, err) = trained
     content = json.loads(out)
     assert status == 0 and out.count("\n") == 1
-    assert err == "Batch size 500: learning rate scaled to 0.3906 (network, linear rule).\n"
+    assert err == "Batch size 500: learning rate scaled to 0.3906 (linear rule).\n"
     assert content["run"] == str(home) and content["last"]["loss"] > 0
     for name in (
         "recipe.json",
@@ -617,6 +619,29 @@ def test_show_prints_a_source_for_every_value(run):
         )
 
 
+def test_show_takes_the_flags_of_pretrain():
+    flags = "--backbone resnet34 --epochs 7 --batch 32 --seed 3 --device cpu --precision fp32"
+    content = answer(f"show cifar10.dcl {flags} --json")
+    expected = {
+        "backbone.name": ("resnet34", "--backbone"),
+        "train.epochs": (7, "--epochs"),
+        "train.batch": (32, "--batch"),
+        "train.seed": (3, "--seed"),
+        "train.device": ("cpu", "--device"),
+        "train.precision": ("fp32", "--precision"),
+    }
+    for key, (value, source) in expected.items():
+        assert content[key] == {"value": value, "source": source}
+
+
+def test_export_says_that_a_file_is_replaced(run, tmp_path):
+    command = f"export {run} --format safetensors --out {tmp_path}/net.safetensors"
+    assert "replaced" not in call(command)[2]
+    status, _, err = call(command)
+    assert status == 0 and "net.safetensors existed and was replaced" in err
+    assert "--overwrite" in err and "replaced" not in call(f"{command} --overwrite")[2]
+
+
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
@@ -668,16 +693,17 @@ def test_an_interruption_says_how_to_go_on(monkeypatch):
     monkeypatch.setattr(antipode, "pretrain", raising(KeyboardInterrupt()))
     assert call("pretrain --overwrite") == (130, "", f"antipode: {FRESH}\n")
     monkeypatch.setattr(antipode, "evaluate", raising(KeyboardInterrupt()))
-    assert call("evaluate x") == (130, "", f"antipode: {INTERRUPTED['evaluate']}\n")
+    assert call("evaluate random:x") == (130, "", f"antipode: {INTERRUPTED['evaluate']}\n")
     monkeypatch.setattr(antipode, "export", raising(KeyboardInterrupt()))
-    assert call("export x --format onnx --out y.onnx") == (130, "", "antipode: interrupted\n")
+    stopped = call("export random:x --format onnx --out y.onnx")
+    assert stopped == (130, "", "antipode: interrupted\n")
 
 
 def test_sigterm_is_an_interruption_too(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     terminate = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
     monkeypatch.setattr(antipode, "evaluate", terminate)
-    assert call("evaluate x") == (130, "", f"antipode: {INTERRUPTED['evaluate']}\n")
+    assert call("evaluate random:x") == (130, "", f"antipode: {INTERRUPTED['evaluate']}\n")
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -716,6 +742,8 @@ def test_show_counts_images_of_ones_own_as_training_does(tmp_path):
         Image.fromarray(np.full((8, 8, 3), at, np.uint8)).save(tmp_path / f"{at}.png")
     shown = answer(f"show --method mocov2 --data folder:{tmp_path} --json")
     assert shown["method.queue"]["value"] == 16
+    assert shown["data.labels"] == {"value": "none", "source": "decided: there are no subfolders"}
+    assert shown["views.size"]["value"] == 8 and "ours: " in shown["train.epochs"]["source"]
     assert shown["data.name"]["value"] == f"folder:{tmp_path}"
     (tmp_path / "mine.json").write_text(
         json.dumps({"method": {"name": "mocov2"}, "data": {"name": f"folder:{tmp_path}"}})

@@ -6,6 +6,7 @@ They compare losses, gradients, weights, queues and banks.
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import torch.distributed as process
 from antipode import dist
 from antipode import functional as A
 from antipode.core import passes, streamed
+from antipode.training.step import Step
 from antipode.types import Batch
 from tests.toys import VARIANTS, batch, make, optimiser
 
@@ -92,6 +94,32 @@ def gathered():
     return {"x": x.grad, "y": y.grad}
 
 
+def buckets(rank):
+    """Return averaged gradients by bucket size; the second one is channels-last."""
+    records = {}
+    for size in (1, 10, dist.BUCKET):
+        grid = torch.arange(48.0).view(2, 3, 2, 4).to(memory_format=torch.channels_last)
+        grads = [torch.full((2, 3), 1.0 + rank), grid + rank, None, torch.full((5,), float(rank))]
+        grads[3] = grads[3].float()
+        weights = [torch.nn.Parameter(torch.zeros(2, 3)), torch.nn.Parameter(grid.clone())]
+        weights += [torch.nn.Parameter(torch.zeros(4)), torch.nn.Parameter(torch.zeros(5).float())]
+        for weight, grad in zip(weights, grads, strict=True):
+            weight.grad = grad
+        original, dist.BUCKET = dist.BUCKET, size
+        dist.average_gradients(weights)
+        dist.BUCKET = original
+        records[size] = [weight.grad for weight in weights], weights[1].grad.stride()
+    return records
+
+
+def shared(rank):
+    """Return the weight of a network that differed between the ranks."""
+    net = torch.nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+    torch.nn.init.normal_(net.weight, mean=rank)
+    dist.share_state(net)
+    return net.weight.detach().contiguous()
+
+
 def refused(rank):
     """Return the error message for ranks with different batch sizes."""
     z = torch.randn(3 + rank, 5)
@@ -146,9 +174,43 @@ def streaming(work, *arguments):
         streamed.WHOLE["cpu"], streamed.TILE["cpu"] = whole, tile
 
 
+def stepped(variant, rank, world, compiled=False):
+    """Train with `Step` in two parts and the loss of the whole batch; return the end state.
+
+    With `compiled`, the functions of the step are traced as one graph each, as on a GPU.
+    """
+    torch.manual_seed(11)
+    learner = make(variant)
+    taken = Step(learner, {"network": optimiser(learner)}, bf16=False, accumulate=2, whole=True)
+    if compiled:
+        taken.compile()
+        taken.uncompiled = None  # a failure shall be an error
+    losses = {}
+    for step in range(STEPS):
+        learner.before_step(step / STEPS)
+        b = batch(learner.views, n=2 * N, step=step, start=17)
+        rows = torch.arange(2 * N).view(2, world, -1)[:, rank].flatten()  # as the loader's
+        out, norm = taken(Batch([view[rows] for view in b.views], b.image_ids[rows]))
+        losses[f"loss {step}"] = averaged(out.loss.clone(), world)
+        losses[f"norm {step}"] = norm
+    return losses | learner.state_dict()
+
+
+def traced(variant, rank, world):
+    """Return the record of `stepped` with compiled functions, without generating code."""
+    plain = torch.compile
+    torch.compile = partial(plain, backend="aot_eager")
+    try:
+        return stepped(variant, rank, world, compiled=True)
+    finally:
+        torch.compile = plain
+
+
 STREAMED = ["simclr", "eqco-simclr", "simo", "adco-paper", "custom-eqco-bank", "npid"]
 GATHERED = ["nt_xent", "eqco", "dcl", "dclw"]
 ONCE = ["byol", "msbreg", "adco-symmetric"]
+STEPPED = ["simclr", "mocov2", "adco", "byol", "barlowtwins", "msbreg"]
+TRACED = ["simclr", "mocov2"]
 DDP = ["simclr", "mocov2", "adco", "jcl", "msbreg", "npid"]
 
 
@@ -158,31 +220,40 @@ def everything(rank, world):
     records = {variant: run(variant, rank, world) for variant in VARIANTS}
     if world > 1:
         records |= {"gathered": gathered(), "refused": refused(rank)}
+        records |= {"buckets": buckets(rank), "shared": shared(rank)}
         records |= {f"ddp {variant}": under_ddp(variant) for variant in DDP}
         records |= {f"at once {variant}": at_once(variant, rank, world) for variant in ONCE}
         for variant in STREAMED:
             records[f"streamed {variant}"] = streaming(run, variant, rank, world)
         for name in GATHERED:
             records[f"streamed functional {name}"] = streaming(functional, name, rank, world)
+    records |= {f"stepped {variant}": stepped(variant, rank, world) for variant in STEPPED}
     return records | {f"functional {name}": functional(name, rank, world) for name in LOSSES}
+
+
+def compiled_steps(rank, world):
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    return {variant: traced(variant, rank, world) for variant in TRACED}
+
+
+def two_ranks(folder, work):
+    """Return what a function of this file returns on each of two ranks."""
+    root = str(Path(__file__).parents[1])
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([root, *sys.path]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.test_distributed", str(folder), work]
+    ranks = [subprocess.Popen([*command, str(rank)], env=env) for rank in range(2)]
+    codes = [rank.wait(timeout=300) for rank in ranks]
+    assert codes == [0, 0]
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    root = str(Path(__file__).parents[1])
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([root, *sys.path]), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.test_distributed", str(folder), str(rank)], env=env
-        )
-        for rank in range(2)
-    ]
-    codes = [rank.wait(timeout=300) for rank in ranks]
-    assert codes == [0, 0]
+    pair = two_ranks(tmp_path_factory.mktemp("ranks"), "everything")
     single = everything(0, 1)
     torch.set_default_dtype(torch.float32)
-    return single, *(torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2))
+    return single, *pair
 
 
 @pytest.mark.parametrize("name", [*VARIANTS, *(f"functional {name}" for name in LOSSES)])
@@ -210,6 +281,40 @@ def test_views_at_once_on_two_processes_equal_views_one_by_one_on_one(records, v
     for key, value in single[variant].items():
         assert torch.allclose(value, first[name][key], rtol=1e-9, atol=1e-10), key
         assert torch.equal(first[name][key], second[name][key]), key
+
+
+@pytest.mark.parametrize("variant", STEPPED)
+def test_two_processes_with_two_parts_each_equal_one_process_with_two_parts(records, variant):
+    """The step averages the gradients over the ranks, and the loss is that of the whole batch."""
+    single, first, second = (record[f"stepped {variant}"] for record in records)
+    for key, value in single.items():
+        assert torch.allclose(value, first[key], rtol=1e-9, atol=1e-10), key
+        assert torch.equal(first[key], second[key]), key
+
+
+@pytest.mark.slow
+def test_a_step_of_two_processes_can_be_compiled_as_one_graph(records, tmp_path):
+    """All collectives are part of the graph, and the compiled step equals the plain one."""
+    first, second = two_ranks(tmp_path, "compiled_steps")
+    for variant in TRACED:
+        for key, value in records[0][f"stepped {variant}"].items():
+            assert torch.allclose(value, first[variant][key], rtol=1e-9, atol=1e-10), key
+            assert torch.equal(first[variant][key], second[variant][key]), key
+
+
+def test_gradients_are_averaged_in_buckets_of_any_size_and_memory_format(records):
+    for record in records[1:]:
+        for size, (mean, strides) in record["buckets"].items():
+            assert torch.equal(mean[0], torch.full((2, 3), 1.5)), size
+            expected = torch.arange(48.0, dtype=torch.float64).view(2, 3, 2, 4) + 0.5
+            assert torch.equal(mean[1], expected) and strides == (24, 1, 12, 3), size
+            assert mean[2] is None and mean[3].dtype == torch.float32, size
+            assert torch.equal(mean[3], torch.full((5,), 0.5, dtype=torch.float32)), size
+
+
+def test_all_ranks_start_from_the_weights_of_rank_0(records):
+    _, first, second = records
+    assert torch.equal(first["shared"], second["shared"])
 
 
 @pytest.mark.parametrize("variant", DDP)
@@ -260,9 +365,9 @@ def test_a_gather_without_gradient_would_be_noticed():
 
 
 if __name__ == "__main__":
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    folder, work, rank = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     process.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
     )
-    torch.save(everything(rank, 2), folder / f"{rank}.pt")
+    torch.save(globals()[work](rank, 2), folder / f"{rank}.pt")
     process.destroy_process_group()

@@ -1,20 +1,26 @@
 """Tests that the documents agree with the code."""
 
+import importlib.util
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import typer
+from PIL import Image
 
 from antipode.cli import app
 from antipode.core.describe import COLUMNS, describe
 from antipode.papers import arguments, build, methods
+from tests.snippets import imported
 
 ROOT = Path(__file__).parents[1]
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # another test worker uses the other core
@@ -93,10 +99,90 @@ def test_paths_of_the_source_in_documents_exist(path):
         assert "NAME" in name or (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SLOW_EXAMPLES = {"fine_tune", "hugging_face", "lightning_module", "own_backbone"}
+OPTIONAL = ("accelerate", "datasets", "lightning", "transformers")
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.stem in SLOW_EXAMPLES))
+        for path in EXAMPLES
+    ],
+)
 def test_examples_run(example):
+    wanted = imported(example.read_text()) & set(OPTIONAL)
+    missing = sorted(name for name in wanted if importlib.util.find_spec(name) is None)
+    if missing:
+        pytest.skip(f"{example.name} needs packages that are not installed: {', '.join(missing)}")
     process = run_script(example, "--quick")
     assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.slow
+def test_the_code_of_the_python_page_runs(tmp_path):
+    """All blocks in one process, with a folder of images beside it."""
+    page = (ROOT / "docs" / "python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    for place in range(16):
+        folder = tmp_path / "photos" / "ab"[place % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (place * 9, 99, 0)).save(folder / f"{place}.png")
+    script = tmp_path / "page.py"
+    # one process may start others for images, which import this file again
+    lines = [f"    {line}" for block in blocks for line in block.splitlines()]
+    script.write_text("if __name__ == '__main__':\n" + "\n".join(lines) + "\n")
+    process = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ONE_THREAD,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "Run('" in process.stdout and "knn20" in process.stdout
+    assert len(process.stdout.splitlines()) < 5, "short representations"
+
+
+@pytest.mark.slow
+def test_a_demo_that_was_stopped_resumes(tmp_path):
+    """Ctrl-C ends in a sentence and no traceback, and the same command does not start over."""
+    words = [sys.executable, ROOT / "examples" / "demo.py", "--out", tmp_path / "demo"]
+    process = subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ONE_THREAD
+    )
+    rows = tmp_path / "demo" / "metrics.jsonl"
+    until = time.monotonic() + 120
+    while not (rows.exists() and rows.read_text().count("\n") > 1) and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130 and "Run it again to resume" in out, err
+    assert "Traceback" not in err
+    step = torch.load(tmp_path / "demo" / "checkpoints" / "last.pt", weights_only=False)["step"]
+    assert step > 10
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_a_folder_to_a_report(tmp_path, monkeypatch):
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    monkeypatch.setenv("ANTIPODE_NOTEBOOK_IMAGES", "8")
+    monkeypatch.setenv("ANTIPODE_NOTEBOOK_EPOCHS", "1")
+    notebook = nbformat.read(ROOT / "examples" / "folder_to_report.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=tmp_path)
+    assert (tmp_path / "runs" / "photos" / "report.html").exists()
+
+
+def test_every_example_is_listed_in_the_guides_and_in_the_navigation():
+    guides = (ROOT / "docs" / "guides" / "index.md").read_text()
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for path in [*EXAMPLES, *(ROOT / "examples").glob("*.ipynb")]:
+        assert f"examples/{path.name}" in guides, path.name
+        assert f"examples/{path.stem}.md" in navigation, path.name
 
 
 def test_a_loop_of_ones_own_takes_any_method_policy_and_backbone():

@@ -13,7 +13,7 @@ ROOT = Path(antipode.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LOW = {
     *("types", "files", "names", "dist", "rng", "optim", "schedule", "devices"),
-    *("json_text", "limits", "paths"),
+    *("json_text", "limits", "paths", "wording", "early", "threads"),
 }
 CORE = {*LOW, "core", "measures", "nets"}
 # what the modules of a part may import; parts of one line may import each other, but no module may
@@ -39,9 +39,14 @@ MAY = {
         *("runs", "training", "evaluation", "analysis"),
     },
     "reporting": {*CORE, "data", "papers", "recipe", "runs", "training", "evaluation", "reporting"},
+    "launch": {*LOW, "training", "launch"},
     "reproduction": {
         *(*CORE, "data", "papers", "recipe", "runs", "training"),
-        *("evaluation", "analysis", "reproduction"),
+        *("evaluation", "analysis", "launch", "reporting", "reproduction"),
+    },
+    "sweeps": {
+        *(*LOW, "data", "recipe", "runs", "training", "evaluation", "reporting"),
+        *("launch", "reproduction", "sweeps"),
     },
     "api": {*LOW, "data", "recipe", "runs", "training", "evaluation", "analysis", "reporting"},
     "listing": {
@@ -55,8 +60,8 @@ MAY = {
         "nets",
     },
     "exits": set(),
-    "cli": {"exits", "files", "names", "paths"},
-    "__main__": {"cli"},
+    "cli": {"early", "exits", "files", "names", "paths", "wording"},
+    "__main__": {"cli", "threads"},
 }
 
 

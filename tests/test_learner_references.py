@@ -14,6 +14,7 @@ from tests.reference import (
     invspread,
     jcl,
     moco,
+    mocov3,
     msbreg,
     npid,
     simclr,
@@ -145,6 +146,11 @@ def expect_adco_crops(learner, b):
 def expect_byol(learner, b):
     (p0, p1), _ = predictions(learner, b.views)
     return byol.byol(p0, p1, *keys(learner, b.views))
+
+
+def expect_mocov3(learner, b):
+    (p0, p1), _ = predictions(learner, b.views)
+    return mocov3.loss(p0, p1, *keys(learner, b.views), 0.2)
 
 
 def expect_simsiam(learner, b):
@@ -280,6 +286,7 @@ CASES = {
     "adco-crops": (expect_adco_crops, dict(groups=1, fill=False)),
     "byol": (expect_byol, {}),
     "simsiam": (expect_simsiam, {}),
+    "mocov3": (expect_mocov3, {}),
     "msbreg": (expect_msbreg(msbreg.halves, msbreg.gram), {}),
     "msbreg-leave-one-out": (
         expect_msbreg(msbreg.leave_one_out, msbreg.nuclear),

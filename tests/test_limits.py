@@ -61,6 +61,14 @@ def test_the_largest_value_is_allowed_and_the_next_is_not(name):
             check_limit("it", name, value)
 
 
+@pytest.mark.parametrize("name", [name for name, limit in LIMITS.items() if limit.least])
+def test_the_smallest_value_is_allowed_and_the_one_before_is_not(name):
+    least = LIMITS[name].least
+    check_limit("it", name, [least, least + 1])
+    with pytest.raises(ValueError, match=f"it must be at least {least}, not {least - 1}"):
+        check_limit("it", name, least - 1)
+
+
 @pytest.mark.parametrize(
     "size", ["dim", "hidden", "bottleneck", "queue", "bank", "groups", "views"]
 )

@@ -1,8 +1,8 @@
-"""Suggestions for misspelt names."""
+"""Names in messages: suggestions for misspelt ones, and texts that are short and safe."""
 
 import pytest
 
-from antipode.names import closest, did_you_mean, printable, unknown
+from antipode.names import LONGEST, brief, closest, did_you_mean, printable, unknown
 
 KNOWN = ["simclr", "mocov1", "mocov2", "byol"]
 
@@ -66,3 +66,12 @@ def test_what_a_terminal_would_obey_becomes_visible(name, shown):
 @pytest.mark.parametrize("name", ["", "a b", "é 日本 עברית عربى", "👩\u200d👧", "C:\\x", "[red]"])
 def test_ordinary_names_are_printed_as_they_are(name):
     assert printable(name) == name
+
+
+def test_a_value_in_a_message_is_short():
+    assert brief("a") == "'a'" and brief("x" * (LONGEST - 2)) == repr("x" * (LONGEST - 2))
+    for value in ("x" * (LONGEST - 1), "x" * 10_000, [1.5] * 1000, {"a": "b" * 99}):
+        text = brief(value)
+        assert len(text) == LONGEST and text.endswith(" ...") and repr(value).startswith(text[:-4])
+    assert brief("abcdefgh", most=8) == "'abc ..."
+    assert brief(10**5000) == "a very large int"

@@ -106,6 +106,7 @@ EFFECT = {
     ),
     "barlowtwins": dict(weight=0.5, dim=5, hidden=7),
     "vicreg": dict(invariance=3.0, variance=2.0, covariance=9.0, dim=5, hidden=7),
+    "mocov3": dict(tau=0.3, momentum=0.5, dim=5, hidden=7, layers=3),
     "custom": dict(
         pairing="one-way",
         views=(3, dict(pairing="many-keys")),

@@ -39,6 +39,7 @@ SMALL = {
     "msbreg": dict(dim=6, hidden=10),
     "barlowtwins": dict(dim=6, hidden=10),
     "vicreg": dict(dim=6, hidden=10),
+    "mocov3": dict(dim=6, hidden=10),
     "custom": dict(dim=6),
 }
 

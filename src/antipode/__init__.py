@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from antipode.papers import build, list_methods
     from antipode.reproduction.make import reproduce
     from antipode.runs.run import Run
+    from antipode.sweeps.run import sweep
+    from antipode.training.planning import plan
 
 # A module is imported when one of its names is first used, so that `antipode --help` does not
 # import torch. No module of the package may have one of these names, since importing it would
@@ -30,14 +32,19 @@ HOMES = {
     "Run": "antipode.runs.run",
     "finetune": "antipode.finetuning.train",
     "load_classifier": "antipode.finetuning.model",
+    "plan": "antipode.training.planning",
     "predict": "antipode.finetuning.predict",
     "reproduce": "antipode.reproduction.make",
+    "sweep": "antipode.sweeps.run",
     "views": "antipode.data.views.views",
     "functional": "antipode.functional",
     # used by the command line, and not part of the public interface
+    "judgement": "antipode.evaluation.judgement",
     "list_names": "antipode.listing",
     "pack": "antipode.data.sources.pack",
     "plan_item": "antipode.reproduction.make",
+    "plan_sweep": "antipode.sweeps.run",
+    "sweep_summary": "antipode.sweeps.table",
     "rescaled": "antipode.recipe.resolve",
     "shown_recipe": "antipode.recipe.show",
     "summary_text": "antipode.reproduction.present",
@@ -58,10 +65,12 @@ __all__ = [
     "list_recipes",
     "load_backbone",
     "load_classifier",
+    "plan",
     "predict",
     "pretrain",
     "report",
     "reproduce",
+    "sweep",
     "views",
 ]
 

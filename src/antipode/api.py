@@ -9,16 +9,17 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from antipode.analysis import run as analysis_run
-from antipode.data.sources.catalog import Given, python_name
+from antipode.data.sources.catalog import Given, from_path
+from antipode.data.sources.label_folders import Labels
 from antipode.evaluation import evaluate as evaluation
 from antipode.evaluation.score import Score
 from antipode.paths import absolute
-from antipode.recipe.resolve import requested
 from antipode.reporting import page
 from antipode.runs import features
 from antipode.runs.export import export_run
 from antipode.runs.run import Run, Runs, listed, opened
 from antipode.training import pretrain as training
+from antipode.training.planning import run_request
 from antipode.types import Features
 
 
@@ -34,6 +35,7 @@ def pretrain(
     seed: int | None = None,
     device: str | None = None,
     precision: str | None = None,
+    labels: Labels | None = None,
     resume: bool = True,
     overwrite: bool = False,
     overrides: Mapping[str, Any] | Sequence[str] = (),
@@ -41,12 +43,14 @@ def pretrain(
 ) -> Run:
     """Train on images without labels, and return the run.
 
-    The same call with the same `out` resumes the run.
+    The same call with the same `out` resumes the run. The first lines that it prints say what was
+    found and what will be done.
 
     Args:
         recipe: `dataset.method`, a recipe file, a run folder or a mapping.
         method: name of a method.
-        data: name of a data set, a torch Dataset, or a pair (train, test) of them.
+        data: name of a data set, the path of a folder of images, a Dataset of torch or Hugging
+            Face, or a pair (train, test) of Datasets.
         backbone: name of a network, or your own module.
         epochs: number of passes over the data set.
         batch: number of images per step, over all ranks.
@@ -54,28 +58,26 @@ def pretrain(
         seed: seed of weights, image order, views and noise.
         device: "auto", "cpu", "cuda" or "mps".
         precision: "auto", "fp32", "bf16" or "fp64".
+        labels: whether the subfolders of `folder:` are classes, whose images are divided into train
+            and test: "folders", "none", or "auto" (the default), which decides by their names and
+            numbers of images.
         resume: whether to resume a run that the folder holds. If False, such a run raises
             ValueError.
         overwrite: whether to replace a run that the folder holds.
         overrides: values of the recipe, by dotted key or as texts `section.key=value`.
         quiet: whether to print nothing.
     """
+    data = from_path(data)
+    flags = {
+        "train.epochs": epochs,
+        "train.batch": batch,
+        "train.seed": seed,
+        "train.device": device,
+        "train.precision": precision,
+        "data.labels": labels,
+    }
+    request = run_request(recipe, method, data, backbone, overrides, flags)
     module = backbone if isinstance(backbone, nn.Module) else None
-    named = data if data is None or isinstance(data, str) else python_name(data)
-    request = requested(
-        recipe,
-        method=method,
-        data=named,
-        overrides=overrides,
-        flags={
-            "backbone.name": backbone if module is None else f"python:{type(module).__name__}",
-            "train.epochs": epochs,
-            "train.batch": batch,
-            "train.seed": seed,
-            "train.device": device,
-            "train.precision": precision,
-        },
-    )
     options = training.Options(resume, overwrite, quiet)
     return training.pretrain(request, absolute(out) if out else None, data, module, options)
 
@@ -112,7 +114,7 @@ def evaluate(
     names = [protocols] if isinstance(protocols, str) else protocols
     folder = absolute(out) if out else None
     return evaluation.evaluate(
-        run, names, data=data, out=folder, seed=seed, device=device, module=backbone
+        run, names, data=from_path(data), out=folder, seed=seed, device=device, module=backbone
     )
 
 
@@ -153,20 +155,22 @@ def embed(
 
     Args:
         run: a run, or what `evaluate` takes in its place.
-        data: name of a data set, a torch Dataset, or a pair (train, test) of them.
+        data: name of a data set, the path of a folder of images, a Dataset of torch or Hugging
+            Face, or a pair (train, test) of Datasets.
         out: .npz or .parquet file to write.
         backbone: for a run that trained your own module, a module of that kind for the weights.
     """
     file = absolute(out) if out is not None else None
-    return features.embed(opened(run, module=backbone), data, file)
+    return features.embed(opened(run, module=backbone), from_path(data), file)
 
 
-def export(run: Runs, format: str, out: str | Path) -> Path:
+def export(run: Runs, format: str, out: str | Path, *, overwrite: bool = False) -> Path:
     """Write the online backbone in a format that other software reads, and return the path.
 
-    `format` is "torchvision", "timm", "detectron2", "onnx" or "safetensors".
+    `format` is "torchvision", "timm", "detectron2", "onnx" or "safetensors". A file that exists is
+    replaced, with a warning unless `overwrite` is True.
     """
-    return export_run(opened(run), format, absolute(out))
+    return export_run(opened(run), format, absolute(out), overwrite=overwrite)
 
 
 def report(

@@ -14,14 +14,36 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import antipode
-from antipode.exits import FRESH, INTERRUPTED, exit_with, failure, terminable, warn
+from antipode import early
+from antipode.exits import FRESH, INTERRUPTED, Stopped, exit_with, failure, terminable, warn
 from antipode.files import finite
 from antipode.names import printable
 from antipode.paths import absolute
+from antipode.wording import command_line
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+class Commands(TyperGroup):
+    """The commands. A KeyboardInterrupt keeps its sentence, which typer would drop."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            if str(stop):
+                raise Stopped(str(stop)) from stop
+            raise
+
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 
 
 def _whole(text: str) -> int:
@@ -55,11 +77,22 @@ def _folder(help_text: str, metavar: str = "DIR") -> Any:
 
 METHOD = typer.Option(help="name of a method; see `antipode list methods`")
 DATA = typer.Option(help="name of a data set, or folder:PATH; see `antipode list datasets`")
+BACKBONE = typer.Option(help="name of a network; see `antipode list backbones`")
+EPOCHS = _number("number of passes over the data set")
+BATCH = _number("number of images per step, over all ranks")
+SEED = _number("seed of weights, image order, views and noise")
+PRECISION = typer.Option(help="auto, fp32, bf16 or fp64")
+LABELS = typer.Option(
+    help="whether subfolders of folder: are classes: auto (default), folders or none"
+)
 DEVICE = typer.Option(help="auto, cpu, cuda or mps")
 SET = typer.Option(
     "--set",
     metavar="KEY=VALUE",
     help="set a value of the recipe, such as method.tau=0.2; can be repeated",
+)
+AT_ONCE = typer.Option(
+    "--at-once", metavar="M", help="train M runs at the same time on the device, or auto"
 )
 JSON = typer.Option("--json", help="print one JSON object and nothing else")
 RUN = typer.Argument(help="run folder")
@@ -89,17 +122,25 @@ def pretrain(
     ] = None,
     method: Annotated[str | None, METHOD] = None,
     data: Annotated[str | None, DATA] = None,
-    backbone: Annotated[
-        str | None, typer.Option(help="name of a network; see `antipode list backbones`")
-    ] = None,
-    epochs: Annotated[int | None, _number("number of passes over the data set")] = None,
-    batch: Annotated[int | None, _number("number of images per step, over all ranks")] = None,
+    backbone: Annotated[str | None, BACKBONE] = None,
+    epochs: Annotated[int | None, EPOCHS] = None,
+    batch: Annotated[int | None, BATCH] = None,
     out: Annotated[
         Path | None, _folder("run folder; the same command with the same folder resumes the run")
     ] = None,
-    seed: Annotated[int | None, _number("seed of weights, image order, views and noise")] = None,
+    seed: Annotated[int | None, SEED] = None,
     device: Annotated[str | None, DEVICE] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16 or fp64")] = None,
+    precision: Annotated[str | None, PRECISION] = None,
+    labels: Annotated[str | None, LABELS] = None,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan", help="only print what would be done, with estimated time and memory"
+        ),
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="evaluate and write the report when training ends")
+    ] = False,
     resume: Annotated[bool, typer.Option(help="resume a run that the folder holds")] = True,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="replace a run that the folder holds")
@@ -108,22 +149,37 @@ def pretrain(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Train on images without labels."""
-    run = antipode.pretrain(
-        recipe,
-        method=method,
-        data=data,
-        backbone=backbone,
-        epochs=epochs,
-        batch=batch,
-        out=out,
-        seed=seed,
-        device=device,
-        precision=precision,
-        resume=resume,
-        overwrite=overwrite,
-        overrides=set_ or [],
-        quiet=as_json,
-    )
+    early.check_recipe(recipe, method)
+    early.check_data(data)
+    arguments: dict[str, Any] = {
+        "method": method,
+        "data": data,
+        "backbone": backbone,
+        "epochs": epochs,
+        "batch": batch,
+        "out": out,
+        "seed": seed,
+        "device": device,
+        "precision": precision,
+        "labels": labels,
+        "overwrite": overwrite,
+        "overrides": set_ or [],
+    }
+    if plan:
+        planned = antipode.plan(recipe, **arguments)
+        say(planned.json(), "\n".join(planned.lines()), as_json)
+        return
+    run = antipode.pretrain(recipe, **arguments, resume=resume, quiet=as_json)
+    content, lines = _trained(run, as_json)
+    if report:
+        more, further = _reported(run, device or "auto")
+        content |= more
+        lines += further
+    say(content, "\n".join(lines), as_json)
+
+
+def _trained(run: Any, as_json: bool) -> tuple[dict[str, Any], list[str]]:
+    """Return what a finished run is described by, as JSON and as lines."""
     last: dict[str, Any] = {}
     loss: Any = None  # the last finite one, as the progress bar shows it; a NaN is stored as null
     for row in run.folder.rows():
@@ -135,7 +191,23 @@ def pretrain(
         shown += f", skipped steps: {skipped} (loss or gradient was not finite)"
     if as_json and (sentence := antipode.rescaled(run.recipe)):
         typer.echo(sentence, err=True)  # without --json, training prints it after the first step
-    say({"run": str(run.path), "last": last}, f"{near(run.path)}: done, loss {shown}", as_json)
+    return {"run": str(run.path), "last": last}, [f"{near(run.path)}: done, loss {shown}"]
+
+
+def _reported(run: Any, device: str) -> tuple[dict[str, Any], list[str]]:
+    """Evaluate a run by the default protocols and write its report.
+
+    Returns the scores and the path of the report, as JSON and as lines.
+    """
+    scores = antipode.evaluate(run, device=device)
+    content: dict[str, Any] = {"scores": {name: score.json() for name, score in scores.items()}}
+    lines = [score.line() for score in scores.values()]
+    lines += antipode.judgement(run, scores)
+    if os.environ.get("RANK", "0") == "0":
+        file = antipode.report(run)
+        content["report"] = str(file)
+        lines.append(near(file))
+    return content, lines
 
 
 @app.command()
@@ -162,6 +234,8 @@ def evaluate(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Evaluate a backbone, and add the scores to the run's scores.json."""
+    early.check_protocols(protocol)
+    early.check_run(run)
     failed: Exception | None = None
     try:
         scores = antipode.evaluate(
@@ -171,6 +245,8 @@ def evaluate(
         failed = error
         scores = getattr(error, "scores", {})
     lines = [score.line() for score in scores.values()]
+    if scores and not as_json:
+        lines += antipode.judgement(run, scores, out)
     if scores:
         say({name: score.json() for name, score in scores.items()}, "\n".join(lines), as_json)
     if failed:
@@ -195,6 +271,7 @@ def analyse(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compute what the papers' figures show, and add it to the runs' analysis.json."""
+    early.check_runs(runs)
     results = antipode.analyse(runs, what, images=images, seed=seed, device=device)
     lines = [
         f"{run}  {name}  {line}"
@@ -240,6 +317,8 @@ def embed(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write the features of a data set to a file."""
+    early.check_run(run)
+    early.check_data(data)
     features = antipode.embed(run, data, out)
     n, d = features.x.shape
     content = {"file": str(out), "images": n, "features": d}
@@ -253,10 +332,14 @@ def export(
         str, typer.Option("--format", help="torchvision, timm, detectron2, onnx or safetensors")
     ],
     out: Annotated[Path, _folder("file to write", "FILE")],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="do not warn if the file exists and is replaced")
+    ] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write the online backbone in a format that other software reads."""
-    file = antipode.export(run, to, out)
+    early.check_run(run)
+    file = antipode.export(run, to, out, overwrite=overwrite)
     say({"file": str(file), "format": to}, near(file), as_json)
 
 
@@ -276,6 +359,7 @@ def report(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write one self-contained HTML page about one or several runs."""
+    early.check_runs(runs)
     file = antipode.report(runs, out, images=images)
     say({"report": str(file)}, near(file), as_json)
 
@@ -309,6 +393,8 @@ def finetune(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Train a backbone and a classifier on labelled images."""
+    early.check_run(run)
+    early.check_data(data)
     model = antipode.finetune(
         run,
         data,
@@ -359,6 +445,7 @@ def reproduce(
         int | None, _number("number of seeds per setting; by default that of the scale")
     ] = None,
     root: Annotated[Path | None, _folder("folder that holds the data sets")] = None,
+    at_once: Annotated[str, AT_ONCE] = "1",
     device: Annotated[str, DEVICE] = "auto",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -371,7 +458,7 @@ def reproduce(
         say({"plan": lines}, "\n".join(lines), as_json)
         return
     outcome = antipode.reproduce(
-        item, scale, out, seeds=seeds, root=root, device=device, quiet=as_json
+        item, scale, out, seeds=seeds, root=root, device=device, at_once=at_once, quiet=as_json
     )
     written = {kind: str(file) for kind, file in outcome.files.items()}
     shown = map(near, outcome.files.values())
@@ -380,15 +467,64 @@ def reproduce(
     raise typer.Exit(0 if outcome.ok else 1)
 
 
+@app.command()
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="dataset.method, or the path of a recipe file")],
+    vary: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=V1,V2,...", help="values of a key to try; can be repeated"),
+    ],
+    out: Annotated[Path, _folder("folder of the sweep; the same command resumes it")],
+    seeds: Annotated[int, _number("number of runs of each setting")] = 1,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="name of a protocol; can be repeated; by default as in evaluate"),
+    ] = None,
+    set_: Annotated[list[str] | None, SET] = None,
+    at_once: Annotated[str, AT_ONCE] = "1",
+    plan: Annotated[
+        bool, typer.Option("--plan", help="only print the runs, with a command for each of them")
+    ] = False,
+    device: Annotated[str, DEVICE] = "auto",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Train and evaluate every combination of values, with several seeds.
+
+    The exit status is 1 if a run failed.
+    """
+    given = set_ or []
+    if plan:
+        lines = antipode.plan_sweep(recipe, vary, out, seeds=seeds, overrides=given, device=device)
+        say({"plan": lines}, "\n".join(lines), as_json)
+        return
+    found = antipode.sweep(
+        recipe,
+        vary,
+        out,
+        seeds=seeds,
+        protocols=protocol,
+        overrides=given,
+        at_once=at_once,
+        device=device,
+        quiet=as_json,
+    )
+    lines = [*antipode.sweep_summary(found.content), near(found.report)]
+    say({**found.content, "sweep": str(found.path)}, "\n".join(lines), as_json)
+    raise typer.Exit(0 if found.ok else 1)
+
+
 @app.command("list")
 def list_(
     what: Annotated[
-        str,
+        str | None,
         typer.Argument(help="methods, recipes, datasets, protocols, analyses, items or backbones"),
-    ],
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """List names, each with a description."""
+    if what is None:
+        kinds = "methods, recipes, datasets, protocols, analyses, items, backbones"
+        raise ValueError(f"Missing argument 'what': choose from {kinds}")
     rows = antipode.list_names(what)
     width = max(map(len, rows))
     say(rows, "\n".join(f"{name:{width}}  {line}" for name, line in rows.items()), as_json)
@@ -401,11 +537,28 @@ def show(
     ] = None,
     method: Annotated[str | None, METHOD] = None,
     data: Annotated[str | None, DATA] = None,
+    backbone: Annotated[str | None, BACKBONE] = None,
+    epochs: Annotated[int | None, EPOCHS] = None,
+    batch: Annotated[int | None, BATCH] = None,
+    seed: Annotated[int | None, SEED] = None,
+    device: Annotated[str | None, DEVICE] = None,
+    precision: Annotated[str | None, PRECISION] = None,
+    labels: Annotated[str | None, LABELS] = None,
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print the complete recipe: every value and its source."""
-    rows = antipode.shown_recipe(recipe, method, data, set_ or [])
+    early.check_recipe(recipe, method)
+    flags = {
+        "backbone.name": backbone,
+        "train.epochs": epochs,
+        "train.batch": batch,
+        "train.seed": seed,
+        "train.device": device,
+        "train.precision": precision,
+        "data.labels": labels,
+    }
+    rows = antipode.shown_recipe(recipe, method, data, set_ or [], flags)
     texts = [json.dumps(value) for _, value, _ in rows]
     key_width = max(len(key) for key, _, _ in rows)
     value_width = min(40, max(map(len, texts)))
@@ -445,7 +598,7 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     warnings.showwarning = safe_warning
     try:
-        with terminable():
+        with terminable(), command_line():
             status = app(args=repeated(words), prog_name="antipode", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
         sentence, status = failure(located(error, words))

@@ -2,6 +2,8 @@
 
 import torch
 
+from antipode.wording import option
+
 
 def pick_device(name: str) -> torch.device:
     """Return a device by name; "auto" is a GPU (CUDA, else MPS) if there is one, else the CPU.
@@ -14,7 +16,7 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no CUDA device here; use --device cpu")
+        raise ValueError(f"there is no CUDA device here; use {option('device', 'cpu')}")
     if name == "mps" and not mps:
-        raise ValueError("there is no MPS device here; use --device cpu")
+        raise ValueError(f"there is no MPS device here; use {option('device', 'cpu')}")
     return torch.device(name)

@@ -13,7 +13,7 @@ import atexit
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -27,16 +27,25 @@ PARENT = os.getppid()  # the parent at the start of this process: torchrun, if i
 # The timeout of collectives, after which a rank counts as hanging. It is long because rank 0 may
 # spend minutes on a checkpoint.
 PATIENCE = timedelta(minutes=10)
+BUCKET = 1 << 25  # gradients that are averaged in one transfer: 128 MB of float32
+
+
+def active() -> bool:
+    """Return True if this process belongs to a group of ranks.
+
+    A group may consist of a single rank (benchmarks/ranks.py). It then uses all collectives.
+    """
+    return process.is_available() and process.is_initialized()
 
 
 def world() -> int:
     """Return the number of ranks, which is 1 without torch.distributed."""
-    return process.get_world_size() if process.is_available() and process.is_initialized() else 1
+    return process.get_world_size() if active() else 1
 
 
 def rank() -> int:
     """Return the index of this rank."""
-    return process.get_rank() if world() > 1 else 0
+    return process.get_rank() if active() else 0
 
 
 def setup(device: str) -> None:
@@ -128,9 +137,14 @@ def _is_collective_error(error: RuntimeError) -> bool:
     return isinstance(error, process.DistError) or "gloo" in str(error)
 
 
+def movable(x: Tensor) -> Tensor:
+    """Return a tensor on a device whose values the ranks can exchange: NCCL needs a GPU."""
+    return x.cuda() if active() and process.get_backend() == "nccl" else x
+
+
 def any_rank(flag: bool, device: torch.device) -> bool:
     """Return True if the flag is True on any rank; all ranks must call this function."""
-    if world() == 1:
+    if not active():
         return flag
     largest = torch.tensor(int(flag), device=device)
     process.all_reduce(largest, process.ReduceOp.MAX)
@@ -139,7 +153,7 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 
 def every_rank(flag: Tensor) -> Tensor:
     """Return whether a flag () bool is True on all ranks; does not synchronise with the device."""
-    if world() == 1:
+    if not active():
         return flag
     smallest = flag.to(torch.int32)
     process.all_reduce(smallest, process.ReduceOp.MIN)
@@ -172,7 +186,7 @@ def gather(x: Tensor) -> Tensor:
     CPU this is checked first and raises ValueError. On a GPU the check would synchronise with the
     device, so there the backend reports unequal shapes in its own way.
     """
-    if world() == 1:
+    if not active():
         return x
     if x.is_cpu and not torch.compiler.is_compiling():
         _check_equal(x)
@@ -194,15 +208,24 @@ def _check_equal(x: Tensor) -> None:
         )
 
 
+def gather_objects(value: Any) -> list[Any]:
+    """Return the values of all ranks, rank 0 first. They may be any objects that can be pickled."""
+    if not active():
+        return [value]
+    values: list[Any] = [None] * world()
+    process.all_gather_object(values, value)
+    return values
+
+
 def total(x: Tensor) -> Tensor:
     """Return the sum over ranks, with gradient."""
-    result: Tensor = x if world() == 1 else _total(x)
+    result: Tensor = _total(x) if active() else x
     return result
 
 
 def mean(x: Tensor) -> Tensor:
     """Return the mean over ranks, without gradient."""
-    return x if world() == 1 else total(x.detach()) / world()
+    return total(x.detach()) / world() if active() else x
 
 
 @torch.no_grad()
@@ -213,7 +236,7 @@ def average_running_stats(net: nn.Module) -> None:
     over steps. Averaging them over the ranks after every step therefore gives the statistics of a
     single process.
     """
-    if world() == 1:
+    if not active():
         return
     grouped = [
         part
@@ -236,35 +259,88 @@ def mine(x: Tensor) -> Tensor:
     return x.chunk(world())[rank()]
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        rows = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(world())]
-        process.all_gather(rows, x.contiguous())
-        return torch.cat(rows)
+@torch.no_grad()
+def average_gradients(weights: Iterable[Tensor]) -> None:
+    """Replace the gradients of some weights by their mean over the ranks, in place.
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        # a copy, because another branch of the graph may use the same gradient tensor
-        grad = grad.clone(memory_format=torch.contiguous_format)
-        process.all_reduce(grad)
-        return mine(grad)
-
-
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        x = x.clone(memory_format=torch.contiguous_format)
-        process.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        grad = grad.clone(memory_format=torch.contiguous_format)
-        process.all_reduce(grad)
-        return grad
+    They are copied into flat buckets, so that one transfer serves many weights. Weights without a
+    gradient must be the same on all ranks.
+    """
+    if not active():
+        return
+    buckets: list[list[Tensor]] = []
+    size = BUCKET + 1
+    for weight in weights:
+        if weight.grad is not None:
+            weight.grad = _dense(weight.grad)
+            if size + weight.numel() > BUCKET or weight.grad.dtype != buckets[-1][0].dtype:
+                buckets.append([])
+                size = 0
+            buckets[-1].append(_in_memory_order(weight.grad))
+            size += weight.numel()
+    for bucket in buckets:
+        flat = torch.cat(bucket)
+        process.all_reduce(flat)
+        parts = torch.split(flat.div_(world()), [len(part) for part in bucket])
+        torch._foreach_copy_(bucket, list(parts))
 
 
-# Some versions of torch do not annotate `Function.apply`, so its type is declared as Any.
-_gather: Any = _Gather.apply
-_total: Any = _Total.apply
+def _dense(x: Tensor) -> Tensor:
+    """Return a tensor whose values lie in memory without gaps, in one of two formats."""
+    channels_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return x if channels_last else x.contiguous()
+
+
+def _in_memory_order(x: Tensor) -> Tensor:
+    """Return the values (K,) of a dense tensor in the order of its memory, which they share."""
+    return (x if x.is_contiguous() else x.permute(0, 2, 3, 1)).view(-1)
+
+
+@torch.no_grad()
+def share_state(net: nn.Module) -> None:
+    """Give all ranks the weights and buffers of rank 0."""
+    if active():
+        for value in (*net.parameters(), *net.buffers()):
+            shared = value.contiguous()
+            process.broadcast(shared, 0)
+            value.copy_(shared)
+
+
+# Collectives with a gradient are operators of their own. The compiler then keeps them as they are,
+# and the same code runs in a compiled step, in a captured one, and on a CPU with gloo.
+
+
+@torch.library.custom_op("antipode::gather", mutates_args=())
+def _gather(x: Tensor) -> Tensor:
+    rows = x.new_empty(world() * x.shape[0], *x.shape[1:])
+    process.all_gather_into_tensor(rows, x.contiguous())
+    return rows
+
+
+@_gather.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(world() * x.shape[0], *x.shape[1:])
+
+
+@torch.library.custom_op("antipode::total", mutates_args=())
+def _total(x: Tensor) -> Tensor:
+    result = x.clone(memory_format=torch.contiguous_format)
+    process.all_reduce(result)
+    return result
+
+
+@_total.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _gather_backward(ctx: Any, grad: Tensor) -> Tensor:
+    return mine(total(grad)).clone()
+
+
+def _total_backward(ctx: Any, grad: Tensor) -> Tensor:
+    return total(grad)
+
+
+_gather.register_autograd(_gather_backward)
+_total.register_autograd(_total_backward)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 # what an interrupted command prints
 INTERRUPTED = dict.fromkeys(
-    ("pretrain", "pack", "reproduce"),
+    ("pretrain", "pack", "reproduce", "sweep"),
     "interrupted; the same command resumes from what is on the disk",
 ) | {
     "analyse": "interrupted; finished analyses are in analysis.json",
@@ -24,6 +24,13 @@ INTERRUPTED = dict.fromkeys(
 }
 # what a command with --overwrite prints
 FRESH = "interrupted; the same command without --overwrite resumes from what is on the disk"
+
+
+class Stopped(Exception):
+    """An interruption whose sentence says how to resume.
+
+    typer replaces every KeyboardInterrupt by an exit status, so the command line raises this.
+    """
 
 
 @contextmanager
@@ -59,7 +66,7 @@ def failure(error: BaseException) -> tuple[str, int]:
         return _usage(error), 2
     if type(error).__name__ == "InTrouble":  # training ended because the network is in trouble
         return str(error), 3
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ in ("Abort", "Interrupted"):
+    if isinstance(error, KeyboardInterrupt | Stopped) or type(error).__name__ == "Abort":
         return str(error) or "interrupted", 130
     if isinstance(error, ConnectionError) and not error.errno:  # another rank failed
         return str(error), 1

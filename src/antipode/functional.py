@@ -25,6 +25,7 @@ from antipode import dist, measures
 from antipode.core import loss as forms
 from antipode.core import regularise
 from antipode.core.negatives import InBatch
+from antipode.core.neighbours import nearest
 from antipode.core.objective import Contrast
 from antipode.core.objective import centroid as mean_direction
 from antipode.core.scores import precise, product, raised, unit
@@ -447,7 +448,7 @@ def knn(
     largest = math.log(k) if tau is None else _largest(k, tau)
     with torch.no_grad(), _exact(test):
         wide = torch.float64 if largest > 87 else raised(test).dtype  # exp(88) leaves float32
-        near, index = _nearest(train, unit(test.to(wide)), k)
+        near, index = nearest(train, unit(test.to(wide)), k)
         if near[:, :1].isnan().any():
             raise ValueError(
                 "kNN needs features that are numbers, and some are infinite or not a number"
@@ -493,31 +494,6 @@ def _largest(k: int, tau: float) -> float:
             "exp(709)"
         )
     return 1 / tau + math.log(k)
-
-
-PIECE = (
-    1 << 25
-)  # numbers of one piece: 128 MiB in float32, small beside any bank that is worth cutting
-
-
-def _nearest(train: Tensor, query: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return cosines (N,k) and indices (N,k) of the k nearest of train (B,D) to unit queries (N,D).
-
-    The largest cosine comes first. A NaN feature counts as the nearest, as topk treats NaN as the
-    largest value.
-    """
-    near = query.new_full((len(query), k), -torch.inf)
-    index = torch.zeros(near.shape, dtype=torch.int64, device=near.device)
-    rows = max(1, PIECE // max(1, train.shape[1]))
-    for start in range(0, len(train), rows):
-        piece = unit(train[start : start + rows].to(query))
-        each = max(1, PIECE // len(piece))
-        for first in range(0, len(query), each):
-            some = slice(first, first + each)
-            found, place = product(query[some], piece).topk(min(k, len(piece)), 1)
-            near[some], order = torch.cat([near[some], found], 1).topk(k, 1)
-            index[some] = torch.cat([index[some], place + start], 1).gather(1, order)
-    return near, index
 
 
 def _views(z0: Tensor, z1: Tensor) -> None:

@@ -32,7 +32,9 @@ def _backbones() -> dict[str, str]:
     rows = {
         name: f"{sum(shape.layers)} blocks, width {shape.width}" for name, shape in RESNETS.items()
     }
-    return rows | {"timm:NAME": "any model of timm (needs the extra `timm`)"}
+    return rows | {
+        "timm:NAME": "any model of timm, with arguments as NAME?img_size=64,... (extra `timm`)"
+    }
 
 
 KINDS: Mapping[str, Callable[[], dict[str, str]]] = {

@@ -193,13 +193,15 @@ def make(
     trust: float = 0.001,
     variant: Variant = "after",
     capturable: bool = False,
+    embeddings: Iterable[Tensor] = (),
 ) -> Optimizer:
     """Create an optimiser by name.
 
     For AdamW, the first beta is `momentum` and the second is .999.
 
     `exclude` exempts biases and norm scales (parameters with at most one dimension) from weight
-    decay and from the adaptation of LARS.
+    decay and from the adaptation of LARS. It also exempts `embeddings`, which are the class token
+    and the position embeddings of a vision transformer.
 
     `capturable` stores the learning rate in a float32 tensor on the device of the parameters, so
     that `set_rate` also changes it in a captured CUDA graph. The parameters must already be on
@@ -212,7 +214,7 @@ def make(
     if not parameters:
         raise ValueError("an optimiser needs at least one parameter, got none")
     device = parameters[0].device
-    groups = _groups(parameters, exclude, name)
+    groups = _groups(parameters, exclude, name, {id(p) for p in embeddings})
     rate = torch.tensor(lr, dtype=torch.float32, device=device) if capturable else lr
     common: dict[str, Any] = {"lr": rate, "weight_decay": weight_decay}
     if name == "lars":
@@ -277,10 +279,16 @@ def clip(parameters: Iterable[Tensor], norm: float | None) -> Tensor:
     return total
 
 
-def _groups(parameters: list[Tensor], exclude: bool, name: Name) -> list[dict[str, Any]]:
-    """Split the parameters into regular and excluded ones and return the groups with parameters."""
-    excluded = [p for p in parameters if exclude and p.ndim <= 1]
-    regular = [p for p in parameters if not (exclude and p.ndim <= 1)]
+def _groups(
+    parameters: list[Tensor], exclude: bool, name: Name, embeddings: set[int]
+) -> list[dict[str, Any]]:
+    """Split the parameters into regular and excluded ones and return the groups with parameters.
+
+    `embeddings` holds the ids of parameters that are excluded whatever their shape is.
+    """
+    excluded = [p for p in parameters if exclude and (p.ndim <= 1 or id(p) in embeddings)]
+    chosen = {id(p) for p in excluded}
+    regular = [p for p in parameters if id(p) not in chosen]
     plain: dict[str, Any] = {"weight_decay": 0.0}
     if name == "lars":
         plain["trust"] = None

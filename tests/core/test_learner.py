@@ -74,6 +74,17 @@ def test_npid_remembers_its_queries():
         assert torch.allclose(learner(images).keys, queries, atol=1e-6)
 
 
+def test_the_queries_of_the_first_pair_are_remembered():
+    learner = make("simclr").replace(remember="query")
+    learner.eval()
+    (first,), (last,) = learner.pairing[0][0], learner.pairing[-1][0]
+    images = Batch([3 * torch.randn(8, 3, 8, 8) for _ in range(2)], torch.arange(8))
+    with torch.no_grad():
+        queries = [unit(learner.online(view)) for view in images.views]
+        assert torch.allclose(learner(images).keys, queries[first], atol=1e-6)
+        assert not torch.allclose(queries[first], queries[last], atol=1e-2)
+
+
 # Random draws
 
 

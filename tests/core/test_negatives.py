@@ -83,6 +83,16 @@ def test_a_subset_is_drawn_without_replacement_from_the_others_and_anew_each_ste
         assert len(seen) > 10
 
 
+def test_a_subset_may_have_as_many_vectors_as_others_exist_and_one_more_for_the_keys_of_a_pair():
+    """SiMo calls the N-1 other keys of a batch K = N."""
+    for pool, views, most in (("pair", 1, 6), ("all", 2, 10)):
+        p = pair(views=views)
+        others = InBatch(pool)(p).isfinite().sum(1)
+        assert (InBatch(pool, subset=most)(p).isfinite().sum(1) == others).all()
+        with pytest.raises(ValueError, match=f"{most + 1} negatives asked for, but 6 images"):
+            InBatch(pool, subset=most + 1)(p)
+
+
 def test_a_shared_subset_is_one_for_all_queries_but_those_in_it():
     columns = []
     p = pair(n=12)

@@ -112,6 +112,7 @@ def test_tiles_of_any_size_equal_the_whole_matrix(n, k, kinds, numbers, scale, s
         repel, count, total = naive(query, vectors, image_ids)
         assert torch.equal(found.counts, count.double())
         assert torch.allclose(found.total, total, rtol=1e-12, atol=1e-12 * scale)
+        assert not found.total.requires_grad and not found.counts.requires_grad
         assert torch.allclose(found.repel, repel, rtol=1e-12, atol=1e-12)
         some = repel.isfinite()
         if not some.any():

@@ -37,6 +37,8 @@ def test_float32_momentum_keeps_the_small_share():
         twin.net.weight.fill_(0.0), online.weight.fill_(1.0)
     twin.follow(online)
     assert abs(twin.net.weight.item() / 0.001 - 1) < 1e-7
+    twin.at(0.5)
+    assert abs(twin.pace[1].item() / 0.001 - 1) < 1e-7
 
 
 def test_its_batch_norm_statistics_are_its_own():

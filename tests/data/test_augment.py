@@ -287,6 +287,15 @@ def test_crop_boxes_lie_inside_and_hold_a_pixel(height, width, least, seed):
     assert (top + h <= height).all() and (left + w <= width).all()
 
 
+def test_ratios_are_of_width_to_height_in_crops_and_of_height_to_width_in_erased_boxes():
+    """As in torchvision; the papers' ranges are symmetric and do not tell."""
+    numbers = uniform(256, 22, seed=3)
+    for boxes, tall in ((augment.crop_boxes, False), (augment.erase_boxes, True)):
+        *_, height, width = boxes(numbers, 900, 900, (0.05, 0.1), (2.0, 3.0)).unbind(1)
+        ratio = height / width if tall else width / height
+        assert ratio.min() > 1.95 and ratio.max() < 3.05 and ratio.std() > 0.2
+
+
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (12, 40)])
 def test_erased_boxes_are_distributed_as_torchvisions(height, width):
     torch.manual_seed(0)

@@ -1,6 +1,8 @@
 """Tests of decoding image files: formats, pixel values and broken files."""
 
 import io
+import sys
+import types
 import warnings
 
 import numpy as np
@@ -276,3 +278,33 @@ def test_arrays_that_need_too_much_memory_or_are_no_numbers_are_refused(monkeypa
     np.save(buffer, np.zeros((30, 40, 3), np.float64))
     with pytest.raises(ValueError, match="needs more than"):
         decode(buffer.getvalue())
+
+
+def test_torchcodec_takes_over_where_torchvision_has_no_decoder(monkeypatch):
+    """Images with EXIF data go to Pillow, because torchcodec turns them."""
+    calls = []
+
+    def decode_jpeg(source, mode):
+        calls.append(mode)
+        image = Image.open(io.BytesIO(source.numpy().tobytes()))
+        return module.from_pillow(image, channels={"RGB": 3, "GRAY": 1}[mode])
+
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    image = Image.fromarray(PIXELS)
+    files = [encoded(image, "JPEG"), encoded(image, "JPEG", exif=turned)]
+    expected = [decode(data) for data in files]
+    codec = types.ModuleType("torchcodec.decoders")
+    codec.decode_jpeg = decode_jpeg
+    monkeypatch.setitem(sys.modules, "torchcodec", types.ModuleType("torchcodec"))
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", codec)
+    monkeypatch.setattr(module.torch.ops, "image", types.SimpleNamespace())
+    module.fast_jpeg.cache_clear()
+    try:
+        found = [decode(data) for data in files]
+        grey = decode(files[0], channels=1)
+    finally:
+        monkeypatch.undo()
+        module.fast_jpeg.cache_clear()
+    assert calls == ["RGB", "GRAY"] and grey.shape == (1, 30, 40)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

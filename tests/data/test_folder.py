@@ -15,9 +15,9 @@ from torchvision.datasets import ImageFolder
 
 from antipode.data.loader import Loader
 from antipode.data.sources.catalog import load
-from antipode.data.sources.folder import tree
+from antipode.data.sources.folder import held_out, tree
 from antipode.data.sources.image_names import Names, Numbered
-from antipode.data.sources.source import BrokenImages
+from antipode.data.sources.source import BrokenImages, Memory
 from antipode.data.sources.walk import walk
 from antipode.data.views.views import views
 
@@ -61,6 +61,15 @@ def test_a_tenth_of_each_class_is_held_out_and_stays_so_when_files_come(tmp_path
     before = set(splits.test.names)
     photograph(tmp_path / "cat" / "new.png")
     assert len(before & set(opened(tmp_path).test.names)) >= 3
+
+
+def test_a_class_of_two_images_or_more_has_a_test_image_and_one_of_a_single_image_none():
+    counts = [1, 2, 9, 10, 19, 20, 25, 3]
+    labels = torch.repeat_interleave(torch.tensor([*range(7), -1]), torch.tensor(counts))
+    source = Memory(torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8), labels)
+    train, test = held_out(source)
+    assert test.labels.bincount(minlength=7).tolist() == [0, 1, 1, 1, 1, 2, 2]
+    assert (test.labels >= 0).all() and len(train) + len(test) == len(source)
 
 
 def test_train_and_val_folders_are_the_splits(tmp_path):

@@ -2,15 +2,20 @@
 
 import multiprocessing
 import pickle
+import time
 import warnings
 
 import pytest
 import torch
 
 from antipode.data import loader as module
+from antipode.data.chunks import Crops
 from antipode.data.loader import Loader, in_order
 from antipode.data.sources.source import BrokenImages, Decoded, Memory
 from antipode.data.views.views import views
+from antipode.data.workers import Ring, can_share
+from antipode.training.step import step_on_crops, step_on_images
+from antipode.types import Batch
 
 
 class Read:
@@ -85,6 +90,69 @@ def test_workers_and_chunks_change_no_bit(monkeypatch, chunk):
     alone = run(decoded())
     monkeypatch.setattr(module, "CHUNK", chunk)
     same(run(decoded(), workers=2), alone)
+
+
+@pytest.mark.parametrize("start", [0, 13])
+def test_the_memory_of_workers_is_used_many_times_and_changes_no_bit(monkeypatch, start):
+    """There are 10 slots, and 40 chunks; a slow reader finds each batch as it was written."""
+    monkeypatch.setattr(module, "CHUNK", 4)
+    settings = dict(batch=8, epochs=4, seed=1)
+    make = views("simclr", size=12)
+    loader = Loader(decoded(), make, workers=2, **settings)
+    assert loader._ring().slots == 10
+    kept = []
+    for step, epoch, crops, unit, image_ids in loader.decoded(start):
+        time.sleep(0.01)  # the workers run ahead
+        kept.append((step, epoch, Batch(make.finish(crops, unit), image_ids)))
+    same(kept, run(decoded(), epochs=4, start=start))
+
+
+def test_forked_workers_write_to_the_memory_of_the_main_process():
+    ring = Ring([(2, 3, 4, 4), (2, 3, 2, 2)], slots=3)
+    assert all(part.sum() == 0 for number in range(3) for part in ring.slot(number, 2))
+    worker = multiprocessing.get_context("fork").Process(target=fill, args=(ring, 1))
+    worker.start()
+    worker.join()
+    for number in range(3):
+        large, small = ring.slot(number, 1)
+        assert large.shape == (1, 3, 4, 4) and small.shape == (1, 3, 2, 2)
+        assert large.unique().tolist() == [10 * (number == 1)]
+        assert small.unique().tolist() == [20 * (number == 1)]
+    assert not can_share(0)
+
+
+def fill(ring, number):
+    for part, value in zip(ring.slot(number, 2), (10, 20), strict=True):
+        part.fill_(value)
+
+
+@SOURCES
+@pytest.mark.parametrize("parts", [1, 2])
+def test_what_a_step_starts_from_makes_the_views_of_the_loader(make, parts):
+    """The tensors of `inputs` give the same batches as `steps`, part by part."""
+    source = make()
+    loader = Loader(source, views("simclr", size=12), batch=8, epochs=1, seed=1, workers=0)
+    step = Seen(parts)
+    images = source.images if make is memory else None
+    take = step_on_crops(step, loader.views) if images is None else None
+    take = take or step_on_images(step, images, loader.views)
+    for (_, _, inputs), (_, _, batch) in zip(loader.inputs(), loader.steps(), strict=True):
+        seen = take(*inputs)
+        assert len(seen) == parts
+        assert torch.equal(torch.cat([part.image_ids for part in seen]), batch.image_ids)
+        for view, expected in enumerate(batch.views):
+            made = torch.cat([part.views[view] for part in seen])
+            assert torch.allclose(made, expected, atol=1e-5)
+
+
+class Seen:
+    """A step that returns the parts of its batch."""
+
+    def __init__(self, accumulate):
+        self.accumulate = accumulate
+
+    def on_parts(self, parts):
+        return [part() for part in parts]
 
 
 @SOURCES
@@ -292,8 +360,8 @@ def test_in_order_gives_every_image_once_with_its_id(make, workers):
 
 
 def test_a_source_and_views_can_be_sent_to_a_worker():
-    dataset = module._Crops(decoded(), views("simclr", size=12), 1)
-    chunk = pickle.loads(pickle.dumps(dataset))[(0, 0, torch.arange(3))]
+    dataset = Crops(decoded(), views("simclr", size=12), 1)
+    chunk = pickle.loads(pickle.dumps(dataset))[(0, 0, 0, torch.arange(3))]
     assert chunk.image_ids.tolist() == [0, 1, 2]
 
 
@@ -315,3 +383,25 @@ def test_steps_on_a_device_never_wait_for_it():
     assert [b.image_ids.tolist() for _, _, b in loader.steps()] == [
         b.image_ids.tolist() for _, _, b in on_host
     ]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_copies_beside_the_work_of_a_device_change_no_bit(monkeypatch, workers):
+    """The device is kept busy, so that copies run far ahead of the work that reads them."""
+    monkeypatch.setattr(module, "CHUNK", 4)
+    settings = dict(batch=8, epochs=4, seed=1)
+    make = views("simclr", size=12)
+    host = list(Loader(decoded(), make, workers=0, **settings).decoded())
+    loader = Loader(decoded(), make.cuda(), workers=workers, device="cuda", **settings)
+    heavy = torch.randn(2048, 2048, device="cuda")
+    kept = []
+    for _, _, (image_ids, planned_ids, _, *crops) in loader.inputs():
+        for _ in range(20):
+            heavy = (heavy @ heavy).clamp(-1, 1)
+        kept.append([part.clone() for part in (image_ids, planned_ids, *crops)])
+    assert len(kept) == len(host)
+    for (image_ids, _, *crops), (_, _, expected, _, expected_ids) in zip(kept, host, strict=True):
+        assert torch.equal(image_ids.cpu(), expected_ids)
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(crops, expected, strict=True))

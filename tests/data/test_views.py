@@ -585,3 +585,32 @@ def test_grey_images_need_no_mean_of_their_own(name):
     pairs = zip(default(images, seeded()), explicit(images, seeded()), strict=True)
     for ours, theirs in pairs:
         assert ours.shape == (4, 1, 32, 32) and torch.allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_crops_of_many_images_are_those_of_each(name):
+    """All boxes are drawn at once, and no bit differs, also for very long images."""
+    make = views(name, size=24)
+    sizes = [(24, 30), (31, 17), (12, 12), (200, 5), (4, 90), (333, 500)] * 4
+    images = [
+        torch.randint(
+            256, (3, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(n)
+        )
+        for n, size in enumerate(sizes)
+    ]
+    unit = make.draw(len(images), torch.Generator().manual_seed(0))
+    out = [torch.zeros(len(images), 3, side, side, dtype=torch.uint8) for side in make.sizes]
+    make.cut_all(images, unit, out)
+    for row, image in enumerate(images):
+        for view, crop in enumerate(make.cut(image, unit[row])):
+            assert torch.equal(out[view][row], crop)
+
+
+@pytest.mark.parametrize("name", ["mocov2", pytest.param("byol", marks=pytest.mark.slow), "eval"])
+def test_the_operations_after_a_cut_compile_as_one_graph(name):
+    make = views(name, size=24)
+    crops = [torch.randint(256, (3, 3, side, side), dtype=torch.uint8) for side in make.sizes]
+    unit = make.draw(3, seeded())
+    traced = torch.compile(make.finish, fullgraph=True, dynamic=False, backend="eager")
+    for ours, theirs in zip(traced(crops, unit), make.finish(crops, unit), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)

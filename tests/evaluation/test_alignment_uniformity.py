@@ -54,7 +54,8 @@ def test_the_numbers_are_the_naive_sums_of_what_the_networks_saw(monkeypatch):
 
 
 def test_without_a_head_there_is_the_backbone_alone():
-    assert list(alignment_uniformity(task(backbone=Net())).more) == ["uniformity"]
+    more = alignment_uniformity(task(backbone=Net())).more
+    assert list(more) == ["uniformity", "spread", "rank", "similarity"]
 
 
 class Constant(nn.Module):

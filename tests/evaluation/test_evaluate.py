@@ -370,7 +370,7 @@ def test_networks_do_not_share_a_folder_with_a_run_or_each_other(run, tmp_path):
         ("random:resnet10-slim", tmp_path / "net", 1),
         ("random:resnet10-slim", run.path, 0),
     ):
-        with pytest.raises(ValueError, match="another --out"):
+        with pytest.raises(ValueError, match="another out"):
             antipode.evaluate(name, ["knn20"], data="digits", out=out, seed=seed)
     with pytest.raises(ValueError, match="scores of a network that no run trained"):
         antipode.pretrain("digits.dcl", epochs=1, out=tmp_path / "net", quiet=True)
@@ -447,7 +447,7 @@ def test_images_that_are_seen_twice_are_embedded_once(run, monkeypatch):
         "antipode.evaluation.task.extract", lambda *a, **k: calls.append(1) or extract(*a, **k)
     )
     antipode.evaluate(run, protocols=["knn", "knn20", "knn200"])
-    assert len(calls) == 2
+    assert len(calls) == 4  # train and test images, by the trained and by the untrained network
 
 
 def test_a_result_is_a_score_with_its_protocol(run, monkeypatch):
@@ -647,7 +647,7 @@ def test_a_damaged_checkpoint_does_not_keep_the_backbone_from_being_scored(tmp_p
         assert antipode.evaluate(run, ["knn20"])["knn20"].value > 0
     with pytest.warns(UserWarning, match=r"the head is unknown.*step-.*: its checksum is wrong"):
         more = antipode.evaluate(run, ["alignment-uniformity"])["alignment-uniformity"].more
-    assert list(more) == ["uniformity"]  # of the backbone alone
+    assert not [name for name in more if name.startswith("head ")]  # the backbone alone
 
 
 def counted(monkeypatch):

@@ -1,6 +1,5 @@
 """Tests of feature extraction and its cache, and of the labels that protocols need."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -15,11 +14,13 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import Dataset, Subset
 
+from antipode.data.sources.arrays import member
 from antipode.data.sources.folder import folder
 from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import Splits
 from antipode.data.sources.wrap import wrap
 from antipode.data.views.views import views
+from antipode.evaluation import feature_cache, storage
 from antipode.evaluation.features import extract, key
 from antipode.evaluation.task import Task
 
@@ -125,46 +126,61 @@ def test_features_that_are_no_numbers_are_refused():
         extract(net, views("eval", size=8), images())
 
 
-@pytest.mark.dist
-@pytest.mark.xdist_group("ranks")
-def test_two_ranks_make_the_features_of_one(tmp_path):
-    code = tmp_path / "two.py"
-    code.write_text(
-        "import sys, torch\n"
-        "from antipode import dist\n"
-        "from tests.evaluation.test_features import *\n"
-        "torch.set_num_threads(1); dist.setup('cpu'); torch.manual_seed(0)\n"
-        "net = Net()\n"
-        # each rank has its own folder, as on separate disks
-        "folder = Path(sys.argv[1]) / f'folder-{dist.rank()}'\n"
-        # 51 images cannot be divided equally among two ranks
-        "source, eval_view = images(51), views('eval', size=8)\n"
-        "for _ in range(2): features = extract(net, eval_view, source, batch=7, cache=folder)\n"
-        "assert folder.exists() == (dist.rank() == 0)\n"
-        "torch.save(tuple(features), f'{sys.argv[1]}/{dist.rank()}.pt'); dist.leave()\n"
-    )
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-    ]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(["src", "."])}
-    subprocess.run(
-        [*launch, str(code), str(tmp_path)],
-        check=True,
-        env=environment,
-        capture_output=True,
-        timeout=300,
-    )
-    torch.manual_seed(0)
-    alone = extract(Net(), views("eval", size=8), images(51), batch=7)
-    for rank in range(2):
-        x, y = torch.load(tmp_path / f"{rank}.pt")
-        torch.testing.assert_close(x, alone.x)
-        assert torch.equal(y, alone.y)
+def test_features_that_do_not_fit_into_memory_are_a_memory_map(tmp_path, monkeypatch):
+    net, eval_view, source = Net(), views("eval", size=8), images()
+    expected = extract(net, eval_view, source, batch=7)
+    monkeypatch.setattr(storage, "host_budget", lambda: 100)  # bytes
+    made = []
+    mapped = storage.mapped
+    monkeypatch.setattr(storage, "mapped", lambda *args: made.append(args) or mapped(*args))
+    plain = extract(net, eval_view, source, batch=7)
+    cached = extract(net, eval_view, source, batch=7, cache=tmp_path)
+    assert [folder for *_, folder in made] == [None, tmp_path]
+    assert len(list(tmp_path.iterdir())) == 1  # the cache; temporary files have no name
+    calls = net.calls
+    again = extract(net, eval_view, source, batch=7, cache=tmp_path)
+    assert net.calls == calls
+    for features in (plain, cached, again):
+        assert torch.equal(features.x, expected.x) and torch.equal(features.y, expected.y)
+
+
+def test_a_memory_map_of_a_cache_is_its_arrays(tmp_path):
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.savez(tmp_path / "plain.npz", x=x, ids=np.arange(4))
+    assert np.array_equal(member(tmp_path / "plain.npz", "x"), x)
+    np.savez(tmp_path / "turned.npz", x=np.asfortranarray(x))
+    assert np.array_equal(member(tmp_path / "turned.npz", "x"), x)
+    np.savez_compressed(tmp_path / "small.npz", x=x, ids=np.arange(4))
+    with pytest.raises(ValueError, match=r"x of .*small.npz is compressed"):
+        member(tmp_path / "small.npz", "x")
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 40])
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "objects", "shape", "absent"])
+def test_a_damaged_cache_is_none(tmp_path, damage, budget, monkeypatch):
+    monkeypatch.setattr(storage, "host_budget", lambda: budget)
+    file = tmp_path / "x.npz"
+    np.savez(file, x=np.zeros((40, 30), np.float32), ids=np.arange(40))
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:2000])
+    elif damage == "empty":
+        file.write_bytes(b"")
+    elif damage == "text":
+        file.write_text("no features")
+    elif damage == "objects":
+        np.savez(file, x=np.array([[{}]]), ids=np.arange(1))
+    elif damage == "shape":
+        np.savez(file, x=np.zeros(40, np.float32), ids=np.arange(40))
+    else:
+        file.unlink()
+    assert feature_cache.read(file) is None
+
+
+def test_a_disk_without_room_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "host_budget", lambda: 0)
+    with pytest.raises(OSError, match=r"has no room for 4194304.0 GiB of features"):
+        storage.empty((1 << 40, 1 << 10), folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 WRONG = {

@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from antipode.evaluation import logistic
+from antipode.evaluation import frame as frames
+from antipode.evaluation import logistic, storage
 from antipode.evaluation.logistic import (
     GRID,
     Frame,
+    Rows,
     choose,
     classify,
     dealt,
@@ -22,7 +24,7 @@ from antipode.evaluation.logistic import (
 )
 from antipode.evaluation.protocol import protocols
 from antipode.types import Features
-from tests.evaluation.classes import bright, task
+from tests.evaluation.classes import CPU, bright, task
 from tests.evaluation.test_nearest import Broken, Weighed, labelled
 
 
@@ -76,9 +78,8 @@ def ours(train, test, penalty):
     frame = standard(train.x, "cpu")
     classes = int(train.y.max()) + 1
     start = torch.zeros(train.x.shape[1] + 1, classes, dtype=torch.float64)
-    theta = fit(
-        turned(train.x, frame), train.y, [slice(0, len(train.x))], frame.spread, penalty, start
-    )
+    rows = Rows(turned(train.x, frame), train.y, CPU)
+    theta = fit(rows, [slice(0, len(train.x))], frame.spread, penalty, start)
     return logits(turned(test.x, frame), theta)
 
 
@@ -116,9 +117,8 @@ def test_it_stops_where_nothing_is_left_to_gain():
     least = loss(torch.from_numpy(model.decision_function(x)), torch.from_numpy(model.coef_))
     frame = standard(train.x, "cpu")
     z = turned(train.x, frame)
-    theta = fit(
-        z, train.y, [slice(0, len(z))], frame.spread, 1e-4, torch.zeros(41, 6, dtype=torch.float64)
-    )
+    start = torch.zeros(41, 6, dtype=torch.float64)
+    theta = fit(Rows(z, train.y, CPU), [slice(0, len(z))], frame.spread, 1e-4, start)
     assert least - 1e-9 < loss(logits(z, theta), theta[:-1]) < least + 1e-5
 
 
@@ -129,8 +129,8 @@ def test_value_and_gradient_are_those_of_autograd():
     rows = torch.cat([torch.arange(3, 20), torch.arange(30, 44)])
     loss = nn.functional.cross_entropy(x[rows] @ theta[:-1] + theta[-1], y[rows])
     expected = loss + 0.3 / 2 * (theta[:-1] ** 2).sum()
-    pieces = [slice(3, 9), slice(9, 20), slice(30, 44)]
-    value, gradient = logistic.objective(x, y, pieces, theta.detach(), 0.3)
+    parts = [slice(3, 9), slice(9, 20), slice(30, 44)]
+    value, gradient = logistic.objective(Rows(x, y, CPU), parts, theta.detach(), 0.3, 31)
     assert torch.allclose(value, expected, rtol=1e-12)
     assert torch.allclose(gradient, torch.autograd.grad(expected, theta)[0], rtol=1e-10, atol=1e-14)
 
@@ -138,14 +138,46 @@ def test_value_and_gradient_are_those_of_autograd():
 def test_pieces_and_start_change_nothing(monkeypatch):
     train, test = DATA["skewed"]()
     expected = ours(train, test, 1e-3)
-    monkeypatch.setattr(logistic, "PIECE", 40 * 37)
+    monkeypatch.setattr(frames, "PIECE", 40 * 37)
     assert (ours(train, test, 1e-3) - expected).abs().max() < 1e-6
     frame = standard(train.x, "cpu")
     z = turned(train.x, frame)
     start = torch.randn(41, 6, dtype=torch.float64)
-    theta = fit(z, train.y, [slice(0, len(z))], frame.spread, 1e-3, start)
+    theta = fit(Rows(z, train.y, CPU), [slice(0, len(z))], frame.spread, 1e-3, start)
     other = logits(turned(test.x, frame), theta)
     assert (other.softmax(1) - expected.softmax(1)).abs().mean() < 1e-3
+
+
+@pytest.mark.parametrize("penalty", [1e-2, 1e-4])
+def test_many_classes_reach_scikit_learns_minimum_within_a_hundred_thousandth(penalty):
+    """It is the excess of the objective, which does not change with the frame of the features."""
+    train = skewed(1500, 1, d=12, classes=60)
+    x, _ = scaled(train, train)
+    model = peer(x, train.y.numpy(), penalty)
+    theirs = nn.functional.cross_entropy(torch.from_numpy(model.decision_function(x)), train.y)
+    least = theirs + penalty / 2 * float((model.coef_**2).sum())
+    for dtype in (torch.float64, torch.float32):
+        frame = standard(train.x.to(dtype), "cpu")
+        z = turned(train.x.to(dtype), frame)
+        start = torch.zeros(13, 60, dtype=torch.float64)
+        theta = fit(Rows(z, train.y, CPU), [slice(0, 1500)], frame.spread, penalty, start)
+        rows = Rows(z.double(), train.y, CPU)
+        value, _ = logistic.objective(rows, [slice(0, 1500)], theta, penalty, 1500)
+        assert -1e-6 < value - least < 1e-5
+
+
+def test_features_in_a_memory_map_give_the_same_and_stay_as_they_are(monkeypatch):
+    train, test = DATA["skewed"](dtype=torch.float32)
+    expected = classify(train, test, penalties=(0.1, 1e-3))
+    before = train.x.clone()
+    copy = storage.mapped(train.x.shape, torch.float32)
+    copy.copy_(train.x)
+    monkeypatch.setattr(storage, "host_budget", lambda: 0)  # nothing fits into memory
+    monkeypatch.setattr(frames, "PIECE", 40 * 37)
+    result = classify(Features(copy, train.y), test, penalties=(0.1, 1e-3))
+    assert torch.equal(copy, before)
+    assert result.penalty == expected.penalty
+    assert (result.ranks == expected.ranks).double().mean() > 0.995
 
 
 # Features
@@ -212,9 +244,8 @@ def test_the_penalty_is_that_of_a_naive_search():
     order, folds = dealt(train.y, 0)
     penalties = (1.0, 0.03, 1e-3)
     frame = standard(train.x, "cpu")
-    best, percents, _ = choose(
-        turned(train.x[order], frame), train.y[order], folds, frame.spread, penalties, 6
-    )
+    rows = Rows(turned(train.x[order], frame), train.y[order], CPU)
+    best, percents, _ = choose(rows, folds, frame.spread, penalties, 6)
     x, _ = scaled(train, train)
     y = train.y.numpy()
     expected = []
@@ -349,6 +380,18 @@ def test_gpu_equals_cpu():
     )
     assert cpu.penalty == gpu.penalty
     assert ((cpu.ranks == 0) == (gpu.ranks == 0)).double().mean() > 0.998
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_features_that_do_not_fit_on_the_gpu_stay_on_the_host(monkeypatch):
+    train, test = DATA["skewed"](dtype=torch.float32)
+    expected = classify(train, test, device="cuda", penalties=(0.1, 1e-3))
+    monkeypatch.setattr(storage, "DEVICE_SHARE", 0)
+    monkeypatch.setattr(frames, "CUDA_PIECE", 40 * 37)
+    result = classify(train, test, device="cuda", penalties=(0.1, 1e-3))
+    assert result.penalty == expected.penalty
+    assert (result.ranks == expected.ranks).double().mean() > 0.995
 
 
 def test_a_frame_moves_features_to_its_own_type():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from antipode import functional
+from antipode.core import neighbours
 from antipode.data.sources.source import Memory
 from antipode.evaluation.nearest import accuracy
 from antipode.evaluation.protocol import protocols
@@ -69,9 +69,29 @@ def test_votes_are_those_of_scikit_learn(k, tau):
 def test_pieces_change_nothing(monkeypatch, piece):
     train, test = clouds(60), clouds(11, seed=1)
     whole = {tau: knn(train.x, train.y, test.x, k=17, tau=tau) for tau in (None, 0.07)}
-    monkeypatch.setattr(functional, "PIECE", piece)  # down to one train image and one query
+    monkeypatch.setattr(neighbours, "PIECE", piece)  # down to one train image and one query
     assert torch.equal(knn(train.x, train.y, test.x, k=17, tau=None), whole[None])
     assert torch.allclose(knn(train.x, train.y, test.x, k=17), whole[0.07], rtol=1e-12)
+
+
+@pytest.mark.parametrize("columns", [320, 333, 1000])
+@pytest.mark.parametrize("k", [1, 3, 20])
+def test_the_largest_of_groups_are_the_largest_of_all(columns, k):
+    scores = torch.randn(7, columns, generator=torch.Generator().manual_seed(columns + k))
+    scores[1, -3:] = 9.0 + torch.arange(3)  # the last columns may be in no group
+    values, places = neighbours.largest(scores, k)
+    expected = scores.sort(1, descending=True).values[:, :k]
+    assert torch.equal(values, expected)
+    assert torch.equal(scores.gather(1, places), expected)
+    assert all(len(set(row)) == k for row in places.tolist())
+
+
+def test_equal_similarities_and_numbers_that_are_none_are_found_in_groups():
+    scores = torch.zeros(2, 400)
+    scores[0, 5] = torch.nan
+    values, places = neighbours.largest(scores, 10)
+    assert values[0, 0].isnan() and places[0, 0] == 5
+    assert values[1].tolist() == [0.0] * 10 and len(set(places[1].tolist())) == 10
 
 
 def test_all_train_images_may_vote():
@@ -96,7 +116,7 @@ def test_a_bank_in_half_precision_votes_like_its_float32_copy():
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("side", ["train", "test"])
 def test_features_that_are_no_numbers_are_refused(monkeypatch, side, value):
-    monkeypatch.setattr(functional, "PIECE", 100)  # so that a later piece could displace them
+    monkeypatch.setattr(neighbours, "PIECE", 100)  # so that a later piece could displace them
     train, test = clouds(200), clouds(30, seed=1)
     (train if side == "train" else test).x[5, 3] = value
     with pytest.raises(ValueError, match="infinite or not a number"):
@@ -106,7 +126,8 @@ def test_features_that_are_no_numbers_are_refused(monkeypatch, side, value):
 MEASURE = """
 import resource, torch
 from antipode import functional
-functional.PIECE = 1 << 18  # about as small beside this bank as the default beside 1.28 M x 2048
+from antipode.core import neighbours
+neighbours.PIECE = 1 << 18  # about as small beside this bank as the default beside 1.28 M x 2048
 torch.set_num_threads(1)
 bank, y = torch.empty(60000, 512).normal_(), torch.arange(60000) % 10
 test = torch.randn(100, 512)
@@ -129,7 +150,7 @@ def test_the_bank_is_never_copied():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_a_bank_on_the_host_serves_queries_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(functional, "PIECE", 1000)
+    monkeypatch.setattr(neighbours, "CUDA_PIECE", 1000)  # the pieces pass through pinned memory
     train, test = clouds(300), clouds(40, seed=1)
     votes = knn(train.x, train.y, test.x.cuda(), k=30)
     assert votes.is_cuda and torch.allclose(

@@ -146,6 +146,12 @@ def test_a_share_has_as_many_of_each_class_and_changes_with_the_seed():
     assert not torch.equal(ids, balanced(labels, 10, 0.01, 1))
 
 
+def test_the_images_of_a_class_are_rounded_to_the_nearest_number():
+    labels = torch.arange(2).repeat(50)
+    for share, count in ((0.023, 1), (0.027, 1), (0.034, 2), (0.11, 6), (0.154, 8), (1.0, 50)):
+        assert len(balanced(labels, 2, share, 0)) == 2 * count, share
+
+
 def test_a_share_has_one_of_each_class_at_least_and_all_of_a_rare_one():
     assert balanced(torch.arange(4).repeat(3), 4, 0.01, 0).numel() == 4
     labels = torch.tensor([0] * 50 + [1] * 3)

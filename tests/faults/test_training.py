@@ -27,6 +27,7 @@ from torch import nn
 import antipode
 import antipode.api
 from antipode import cli
+from antipode.files import atomic_write
 
 NAN = float("nan")
 
@@ -176,6 +177,17 @@ def test_one_bad_step_neither_ends_a_run_nor_reaches_a_file(on_collapse, value, 
     assert any("1 step of 6 had a loss" in str(warning.message) for warning in recwarn)
 
 
+def test_the_age_of_the_queue_counts_the_steps_that_added_keys(tmp_path):
+    """A queue of 20 keys is full after three steps of 8 images; the second step is skipped."""
+    ages = []
+    for name, bad in (("whole", []), ("skipped", [1])):
+        train(tmp_path / name, Net(bad), "mocov2", epochs=2, **{"monitor.health_every": 1})
+        ages.append([row.get("queue_age") for row in metrics(tmp_path / name)])
+    full = (8 + 2 * 8 + 3 * 4) / 20
+    assert ages[0] == [None, 1.0, 1.5, full, full, full, full, full]
+    assert ages[1] == [None, None, 1.0, 1.5, full, full, full, full]
+
+
 @pytest.mark.parametrize("on_collapse", ["warn", "stop"])
 def test_a_network_that_stays_broken_ends_with_status_3_and_keeps_its_last_good_checkpoint(
     on_collapse, tmp_path
@@ -183,21 +195,21 @@ def test_a_network_that_stays_broken_ends_with_status_3_and_keeps_its_last_good_
     """Finding 1 and 2: from the seventh step on, nothing is finite."""
     broken = Net(range(6, 1000))
     more = {"train.on_collapse": on_collapse}
-    error = train(tmp_path, broken, epochs=20, **more)
+    error = train(tmp_path, broken, epochs=7, **more)
     assert status_of(error) == 3
     assert re.search(r"not finite .* step 2\d.*lr.*the last good checkpoint is kept", str(error))
     assert check_finite(tmp_path) == ["last.pt", "step-000000004.pt"]
     # the same command resumes from there, if the cause is gone
-    assert train(tmp_path, Net(), epochs=20, **more) is None
+    assert train(tmp_path, Net(), epochs=7, **more) is None
     whole = tmp_path / "whole"
-    assert train(whole, Net(), epochs=20, **more) is None
+    assert train(whole, Net(), epochs=7, **more) is None
     ours, theirs = (load_file(run / "backbone.safetensors") for run in (tmp_path, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_too_high_a_learning_rate_ends_with_status_3_and_one_sentence(tmp_path):
-    words = "pretrain --data digits --method dcl --backbone resnet10-slim --batch 256 --device cpu"
-    words += " --epochs 5 --set views.size=8 --set train.checkpoint_every=1"
+    words = "pretrain --data digits --method dcl --backbone resnet10-slim --batch 64 --device cpu"
+    words += " --epochs 2 --set views.size=8 --set train.checkpoint_every=1"
     words += " --set optim.network.lr=1e30 --set optim.network.warmup=0 --set monitor.log_every=5"
     status, _, err = call(*words.split(), "--out", tmp_path)
     sentence = err.splitlines()[-1]
@@ -372,16 +384,40 @@ ODD = {
 }
 
 
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory):
+    """A run of noise whose backbone is not written yet."""
+    run = tmp_path_factory.mktemp("unfinished") / "run"
+    assert train(run, Net(), epochs=2) is None
+    (run / "backbone.safetensors").unlink()
+    return run
+
+
+def checkpoints(run):
+    return {file: file.read_bytes() for file in (run / "checkpoints").iterdir()}
+
+
 @pytest.mark.parametrize("kind", ODD)
-def test_a_checkpoint_with_odd_content_is_answered_in_one_sentence(kind, run):
+def test_a_checkpoint_with_odd_content_is_answered_in_one_sentence(kind, unfinished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(unfinished, run)
     rewrite(run, ODD[kind])
-    files = {file: file.read_bytes() for file in (run / "checkpoints").iterdir()}
+    files = checkpoints(run)
+    error = train(run, Net(), epochs=2)
+    assert isinstance(error, ValueError) and "checkpoint" in str(error)
+    assert "\n" not in str(error) and status_of(error) == 2
+    assert not (run / "backbone.safetensors").exists() and checkpoints(run) == files
+
+
+@pytest.mark.parametrize("kind", ["a list", "other weights", "an odd health"])
+def test_the_command_line_answers_odd_checkpoints_in_one_sentence(kind, run):
+    rewrite(run, ODD[kind])
+    files = checkpoints(run)
     status, out, err = call(*command(run))
     assert (status, out) == (2, "") and "Traceback" not in err, err
     sentence = err.splitlines()[-1]
     assert sentence.startswith("antipode: ") and "checkpoint" in sentence
-    assert not (run / "backbone.safetensors").exists()
-    assert {file: file.read_bytes() for file in (run / "checkpoints").iterdir()} == files
+    assert not (run / "backbone.safetensors").exists() and checkpoints(run) == files
 
 
 @pytest.mark.parametrize("damage", ["zeroed", "cut", "empty", "text"])
@@ -422,7 +458,7 @@ def test_a_malicious_checkpoint_runs_nothing_and_no_one_is_advised_to_run_it(run
     torch.save({"step": Malicious(tmp_path / "owned")}, run / "checkpoints" / "last.pt")
     status, out, err = call(*command(run))
     assert (status, out) == (2, "") and not (tmp_path / "owned").exists()
-    assert "last.pt" in err and err.count("\n") == 1
+    assert "last.pt" in err.splitlines()[-1] and "Traceback" not in err
     assert "weights_only" not in err and "re-run" not in err and "trust" not in err
     # as a pickle without torch's own format
     (run / "checkpoints" / "last.pt").write_bytes(pickle.dumps(Malicious(tmp_path / "owned")))
@@ -451,6 +487,23 @@ def temporary(run):
     return sorted(str(file.relative_to(run)) for file in run.rglob(".*.tmp"))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+@pytest.mark.parametrize("name", ["recipe.json", "env.json", "checkpoints/step-000000004.pt"])
+def test_what_a_killed_writer_leaves_is_gone_after_the_next_start(name, unfinished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(unfinished, run)
+    child = os.fork()
+    if not child:
+        with atomic_write(run / name) as file:
+            file.write(b"half of ")
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert len(temporary(run)) == 1
+    assert train(run, Net(), epochs=2) is None
+    assert temporary(run) == []
+
+
+@pytest.mark.slow
 def test_a_kill_while_a_file_is_written_leaves_nothing_after_the_next_start(tmp_path):
     """The file that is written first is recipe.json."""
     run = tmp_path / "run"

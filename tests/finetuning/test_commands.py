@@ -39,6 +39,17 @@ def test_finetune_says_what_it_does_and_prints_the_score(start, colours, tmp_pat
     assert re.search(r"m: finetune: [\d.]+ % top-1 \[.*\], chance 33.33, balanced", text), text
 
 
+def test_names_of_classes_and_data_cannot_control_the_terminal(start, tmp_path):
+    place = tmp_path / "a\x1b[2Jb"
+    data = folder(place, {"red": 1, "blue": 1})
+    (place / "blue").rename(place / "blue\x9b31m\x07")
+    line = f"finetune {start} --data '{data}' --out {tmp_path / 'm'} --epochs 1 --device cpu"
+    status, text, err = call(line)
+    assert status == 0 and r"blue\x9b31m\x07" in err
+    assert r"a\x1b[2Jb has no labelled test images" in err  # one of each class is too few
+    assert not {"\x1b", "\x9b", "\x07"} & {*text, *err}
+
+
 def test_finetune_prints_one_json_object(start, colours, tmp_path):
     status, text, err = call(
         f"finetune {start} --data {colours} --out {tmp_path / 'm'} --epochs 1 --freeze --balanced "
@@ -82,6 +93,10 @@ WRONG = {
     "finetune {start} --data folder:{places}/absent --out {out}": ("there is no folder",),
     "finetune {start} --data voc --out {out}": ("there is no data set voc", "voc07"),
     "finetune {start} --data digits --out {out} --epochs 0": ("at least one epoch, got 0",),
+    "finetune {start} --data digits --out {out} --epochs 1000000000": ("at most 1,000,000",),
+    "finetune {start} --data folder:~nosuch/x --out {out}": ("~nosuch/x", "user"),
+    "finetune {start} --data packed:~nosuch/x --out {out}": ("~nosuch/x", "user"),
+    "finetune file:~nosuch/x.pth@resnet18 --data digits --out {out}": ("~nosuch/x.pth", "user"),
     "finetune {start} --data digits --out {out} --lr -1": ("learning rate", "above 0, got -1"),
     "finetune {start} --data digits --out {out} --batch 9999": ("batch size", "1437", "9999"),
     "finetune {start} --data digits --out {out} --seed -1": ("seed", "got -1"),

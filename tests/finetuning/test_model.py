@@ -1,8 +1,12 @@
 """Tests of classifiers in folders: what is written loads elsewhere, and damage is noticed."""
 
 import copy
+import errno
 import json
+import math
+import os
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ from antipode.finetuning.model import MODEL, SCORES, WEIGHTS, Network, write
 from antipode.nets.backbone import backbone
 from antipode.nets.weight_file import Normal
 from antipode.runs.network import parsed
+from tests.faults.fuzz_model import fuzz
 from tests.finetuning.pictures import COLOURS, folder, picture
 
 PIXELS = Normal((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
@@ -144,13 +149,39 @@ def test_weights_of_another_training_are_noticed(copied):
 
 
 @pytest.mark.parametrize(
-    "change", [{"classes": 3}, {"size": "wide"}, {"mean": None}, {"policy": "nonsense"}]
+    "change",
+    [
+        *({"classes": 3}, {"size": "wide"}, {"size": math.inf}, {"mean": None}, {"stem": []}),
+        *({"policy": "nonsense"}, {"size": 32}, {"mean": [0.5, 0.5, 0.05]}, {"stem": "small"}),
+    ],
 )
 def test_a_damaged_description_is_one_sentence(copied, change):
+    """Also one that contradicts the header of the weights, whose predictions would be wrong."""
     content = json.loads((copied / MODEL).read_text()) | change
     (copied / MODEL).write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"model\.json") as caught:
         antipode.load_classifier(copied)
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_that_are_damaged_at_random_load_as_they_were_or_are_refused():
+    counts, failures = fuzz(60, seed=1)
+    assert not failures and counts["loaded"] and counts["refused"]
+
+
+@pytest.mark.parametrize("score", [3, "x", {}, {"value": None}, {"unknown": 1}, {"more": 2}])
+def test_a_damaged_score_is_one_sentence(copied, score):
+    file = copied / SCORES
+    content = json.loads(file.read_text())
+    whole = content["finetune"]
+    changed = whole | score if isinstance(score, dict) and score else score
+    file.write_text(json.dumps({"finetune": changed}))
+    model = antipode.load_classifier(copied)
+    if changed == {}:
+        assert "no score" in model.line()
+        return
+    with pytest.raises(ValueError, match=r"scores\.json holds no score of finetune") as caught:
+        model.line()
     assert "\n" not in str(caught.value)
 
 
@@ -187,29 +218,44 @@ def test_an_interrupted_training_leaves_nothing_or_the_old_classifier(
     antipode.load_classifier(copied)
 
 
-def test_an_interruption_while_writing_leaves_no_half_classifier(
-    monkeypatch, start, colours, copied
-):
-    from antipode.finetuning import model as module
+@pytest.mark.parametrize("full", ["model.json", "scores.json", "model.safetensors"])
+def test_a_full_disk_leaves_the_old_classifier_whole(monkeypatch, copied, full):
+    before = antipode.load_classifier(copied).state_dict()
+    synced = []
+    real = os.fsync
 
-    real = module._write_json
+    def fsync(descriptor):
+        synced.append(descriptor)
+        if len(synced) > ["model.json", "scores.json", "model.safetensors"].index(full):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
 
-    def stop(path, content):
-        if path.name == MODEL:
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match=f"No space left on device: .*{full}"):
+        stored(copied, "resnet10-slim", backbone("resnet10-slim", stem="half"), stem="half")
+    monkeypatch.undo()
+    after = antipode.load_classifier(copied).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not list(copied.glob(".*"))
+
+
+def test_a_kill_while_files_get_their_names_leaves_no_half_classifier(monkeypatch, copied):
+    real = Path.replace
+
+    def replace(self, target):
+        if target.name == MODEL:
             raise KeyboardInterrupt
-        real(path, content)
+        return real(self, target)
 
-    monkeypatch.setattr(module, "_write_json", stop)
+    monkeypatch.setattr(Path, "replace", replace)
     with pytest.raises(KeyboardInterrupt):
-        antipode.finetune(
-            start, colours, copied, epochs=1, device="cpu", quiet=True, overwrite=True
-        )
+        stored(copied, "resnet10-slim", backbone("resnet10-slim", stem="half"), stem="half")
     with pytest.raises(FileNotFoundError, match=r"no model\.json"):
         antipode.load_classifier(copied)
 
 
 def test_a_folder_that_holds_something_is_kept(start, colours, copied, tmp_path):
-    with pytest.raises(ValueError, match="holds a classifier: choose another --out, or replace"):
+    with pytest.raises(ValueError, match="holds a classifier: choose another out, or replace"):
         antipode.finetune(start, colours, copied, device="cpu")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.json").write_text("{}")

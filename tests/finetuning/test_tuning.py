@@ -57,6 +57,7 @@ def naive(task, settings, source):
     optimiser = torch.optim.SGD(groups, 1.0, momentum=0.9, nesterov=True)
     per_epoch = len(source) // settings.batch
     total, warm = settings.epochs * per_epoch, settings.warmup * per_epoch
+    losses = []
     for step in range(total):
         order = rng.permutation(rng.key(task.seed, "order", step // per_epoch), len(source))
         ids = order[step % per_epoch * settings.batch :][: settings.batch]
@@ -65,16 +66,19 @@ def naive(task, settings, source):
         for group in optimiser.param_groups:
             group["lr"] = group["base"] * (ramp if step < warm else cosine)
         optimiser.zero_grad()
-        nn.functional.cross_entropy(fc(net(pixels(source)[ids])), source.labels[ids]).backward()
+        loss = nn.functional.cross_entropy(fc(net(pixels(source)[ids])), source.labels[ids])
+        loss.backward()
         optimiser.step()
-    return net, fc
+        losses.append(loss.item())
+    return net, fc, torch.tensor(losses).view(settings.epochs, per_epoch).mean(1).tolist()
 
 
 def test_the_loop_is_a_naive_loop_with_two_learning_rates(monkeypatch):
     monkeypatch.setattr(tuning, "mild", lambda eval_view, settings: eval_view)
     small = task(backbone=Net())
     tuned = tune(small, QUICK)
-    net, fc = naive(small, QUICK, small.splits.train)
+    net, fc, losses = naive(small, QUICK, small.splits.train)
+    assert tuned.losses == pytest.approx(losses, rel=1e-4)
     torch.testing.assert_close(tuned.heads.weights[0], fc.weight, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(tuned.heads.biases[0], fc.bias, rtol=1e-4, atol=1e-5)
     for name, value in net.state_dict().items():
@@ -242,6 +246,10 @@ def test_the_optimiser_follows_from_the_network_and_learning_rates_from_the_star
         ({"lr": math.inf}, "finite"),
         ({"batch": 1}, "between 2 and the 64 train images, got 1"),
         ({"batch": 65}, "between 2 and the 64 train images, got 65"),
+        ({"epochs": 10**9}, "epochs must be at most 1,000,000 .*, not 1000000000"),
+        ({"batch": 10**9}, "batch must be at most 1,048,576 .*, not 1000000000"),
+        ({"epochs": 1.5}, "epochs must be a whole number, not 1.5"),
+        ({"batch": "8"}, "batch must be a whole number, not '8'"),
     ],
 )
 def test_settings_out_of_range_raise_an_error(options, words):
@@ -252,6 +260,21 @@ def test_settings_out_of_range_raise_an_error(options, words):
 def test_a_learning_rate_that_is_too_high_is_named():
     with pytest.raises(ValueError, match=r"the learning rate 1e\+30 is too high"):
         tune(task(backbone=Net()), replace(QUICK, lr=1e30, classifier_lr=1e30))
+
+
+def test_training_ends_with_the_first_epoch_whose_loss_is_not_finite(monkeypatch):
+    steps = []
+    monkeypatch.setattr(tuning, "set_rate", lambda optimiser, rate: steps.append(rate))
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        tune(task(backbone=Broken()), QUICK)
+    assert len(steps) == 2 * 4  # two optimisers and one of three epochs
+
+
+class Broken(Net):
+    """A network whose features are NaN in training."""
+
+    def forward(self, x):
+        return super().forward(x) * (math.nan if self.training else 1)
 
 
 # The protocol

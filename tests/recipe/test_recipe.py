@@ -13,7 +13,8 @@ from antipode.papers import methods
 from antipode.recipe.layer import Default
 from antipode.recipe.listed import list_recipes
 from antipode.recipe.recipe import HARMLESS, Recipe, difference
-from antipode.recipe.resolve import FLAGS, resolve, views_needed
+from antipode.recipe.request import FLAGS
+from antipode.recipe.resolve import resolve, views_needed
 
 
 def sources(recipe):
@@ -120,7 +121,7 @@ CALLS = {
     ),
     "a flag and a setting": (
         lambda: resolve(flags={"train.epochs": 5}, overrides=["train.epochs=6"]),
-        "5 by --epochs and 6 by --set",
+        "5 by epochs and 6 by overrides",
     ),
     "a key that is a number": (
         lambda: resolve(overrides={3: 4}),
@@ -245,8 +246,8 @@ def test_what_is_asked_for_wins_and_says_so():
     assert recipe.data.root == "2024"  # a key of type str keeps a text that looks like a number
     texts = sources(recipe)
     for key in ("method.queue", "method.tau", "optim.network.clip", "data.root"):
-        assert texts[key] == "--set"
-    assert texts["train.epochs"] == "--epochs" and texts["backbone.name"] == "--backbone"
+        assert texts[key] == "overrides"
+    assert texts["train.epochs"] == "epochs" and texts["backbone.name"] == "backbone"
     assert texts["train.seed"] == "default"
 
 

@@ -48,7 +48,9 @@ class Tab:
     """An open page, with its console messages and errors, and the URLs it requested."""
 
     def __init__(self, browser, file, size="wide", scheme="light"):
-        self.page = browser.new_page(viewport=SIZES[size], color_scheme=scheme)
+        # without smooth scrolling, which would move what a test points at
+        options = {"color_scheme": scheme, "reduced_motion": "reduce"}
+        self.page = browser.new_page(viewport=SIZES[size], **options)
         self.complaints, self.requests = [], []
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -116,13 +118,11 @@ def test_a_run_is_shown_whole_on_any_screen(browser, whole, size, scheme):
         tab.keep(f"run-{size}-{scheme}")
         assert tab.page.locator("#neighbours img").count() == 8 * 9
         assert tab.page.locator("#views img").count() == 6 * 9
-        assert (
-            tab.page.locator("#map canvas").count() == 1
-            and tab.page.locator("#map img").count() == 1
-        )
+        assert tab.page.locator("#map .map canvas").count() == 1
         for part in (
             "scores",
             "training",
+            "duplicates",
             "similarities",
             "spectrum",
             "analyses",
@@ -189,29 +189,160 @@ def test_another_metric_axis_or_scale_changes_the_curve(browser, whole):
         tab.sound()
 
 
+def drawn(tab):
+    """Return the picture of the map, after the next frame."""
+    tab.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)))")
+    return tab.page.evaluate("document.querySelector('#map .map canvas').toDataURL()")
+
+
+def spot(tab, image=0):
+    """Return where an image of the map is on the screen, and the data of the map."""
+    found = tab.page.evaluate(
+        "JSON.parse(document.getElementById('data').textContent).runs[0].pictures.map"
+    )
+    tab.page.locator("#map .map canvas").scroll_into_view_if_needed()
+    box = tab.page.locator("#map .map canvas").bounding_box()
+    x, y = (found["layouts"]["t-SNE"][2 * image + axis] / found["scale"] for axis in (0, 1))
+    across = box["x"] + box["width"] / 2 + (x - 0.5) * (box["width"] - 28)
+    down = box["y"] + box["height"] / 2 - (y - 0.5) * (box["height"] - 28)
+    return across, down, found
+
+
 def test_the_map_shows_the_image_under_the_pointer_and_other_layouts(browser, whole):
     with Tab(browser, whole[1]) as tab:
-        picture = "document.querySelector('#map canvas').toDataURL()"
-        map_of = tab.page.evaluate(
-            "JSON.parse(document.getElementById('data').textContent).runs[0].pictures.map"
-        )
-        tab.page.locator("#map canvas").scroll_into_view_if_needed()
-        box = tab.page.locator("#map canvas").bounding_box()
-        x, y = map_of["layouts"]["t-SNE"][:2]
-        tab.page.mouse.move(
-            box["x"] + 14 + x / 1000 * (box["width"] - 28),
-            box["y"] + 14 + (1 - y / 1000) * (box["height"] - 28),
-        )
-        assert tab.page.locator("#tip canvas").count() == 1 and tab.tip() in map_of["names"]
-        seen = {tab.page.evaluate(picture)}
-        for press in ("text=PCA", "text=images"):
+        across, down, found = spot(tab)
+        tab.page.mouse.move(across, down)
+        assert tab.page.locator("#tip canvas").count() == 1
+        assert tab.tip().removesuffix(" (test)").removesuffix(" (train)") in found["classes"]
+        seen = {drawn(tab)}
+        for press in ("text=PCA", "text=images", "text=train >> nth=-1"):
             tab.page.click(f"#map .choice >> {press}")
-            seen.add(tab.page.evaluate(picture))
+            seen.add(drawn(tab))
+        tab.page.click("#map .choice >> text=points")
         tab.page.locator("#map .legend button").first.click()
         tab.page.mouse.move(2, 2)
-        seen.add(tab.page.evaluate(picture))
-        assert len(seen) == 4
+        seen.add(drawn(tab))
+        assert len(seen) == 5
         tab.sound()
+
+
+def test_a_click_on_the_map_shows_the_neighbours_of_the_image(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        across, down, found = spot(tab)
+        tab.page.mouse.click(across, down)
+        assert tab.page.inner_text("#map .found h3").startswith("Nearest neighbours: ")
+        assert tab.page.locator("#map .found button canvas").count() == 1 + found["k"]
+        tab.page.locator("#map .found .grid-of-images button").nth(2).click()  # go on from there
+        assert tab.page.locator("#map .found button canvas").count() == 1 + found["k"]
+        tab.page.click("#map .found >> text=Clear")
+        assert tab.page.locator("#map .found button").count() == 0
+        tab.sound()
+
+
+def test_a_lasso_shows_the_images_inside_it(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        _, _, found = spot(tab)
+        tab.page.click("#map .controls >> text=Lasso")
+        tab.page.locator("#map .map canvas").scroll_into_view_if_needed()
+        box = tab.page.locator("#map .map canvas").bounding_box()
+        right, bottom = box["width"] / 2, box["height"] - 8  # the corners of the map are round
+        tab.page.mouse.move(box["x"] + 8, box["y"] + 8)
+        tab.page.mouse.down()
+        for x, y in ((right, 8), (right, bottom), (8, bottom), (8, 8)):
+            tab.page.mouse.move(box["x"] + x, box["y"] + y, steps=4)
+        tab.page.mouse.up()
+        half = sum(x < found["scale"] / 2 for x in found["layouts"]["t-SNE"][::2])
+        title = tab.page.inner_text("#map .found h3")
+        assert abs(int(title.split()[0].replace(",", "")) - half) <= 3 and "selected" in title
+        assert tab.page.locator("#map .found button canvas").count() == min(120, half)
+        tab.sound()
+
+
+def test_the_map_moves_and_zooms(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        spot(tab)
+        seen = {drawn(tab)}
+        tab.page.click("#map .controls >> text=Zoom in")
+        seen.add(drawn(tab))
+        box = tab.page.locator("#map .map canvas").bounding_box()
+        tab.page.mouse.move(box["x"] + 300, box["y"] + 200)
+        tab.page.mouse.down()
+        tab.page.mouse.move(box["x"] + 420, box["y"] + 260, steps=5)
+        tab.page.mouse.up()
+        tab.page.mouse.move(2, 2)
+        seen.add(drawn(tab))
+        assert len(seen) == 3 and tab.page.locator("#map .found h3").count() == 0
+        tab.page.click("#map .controls >> text=Reset")
+        assert drawn(tab) in seen
+
+
+def test_the_map_is_used_with_the_keyboard(browser, whole):
+    with Tab(browser, whole[1]) as tab:
+        tab.page.focus("#map .map canvas")
+        before = drawn(tab)
+        for key in ("+", "ArrowLeft", "ArrowUp"):
+            tab.page.keyboard.press(key)
+        assert drawn(tab) != before
+        tab.page.keyboard.press("Enter")
+        assert tab.page.inner_text("#map .found h3").startswith("Nearest neighbours: ")
+        tab.page.keyboard.press("Escape")
+        assert tab.page.locator("#map .found h3").count() == 0
+        tab.page.click("#map .controls >> text=Images in view")  # in place of a lasso
+        assert "selected" in tab.page.inner_text("#map .found h3")
+
+
+@pytest.fixture(scope="module")
+def filling(tmp_path_factory):
+    """Return a page of a run whose queue fills in the first six steps, while the loss rises."""
+    folder = tmp_path_factory.mktemp("filling")
+    log = [{"step": at, "epoch": at // 10, "loss": min(at, 6.0)} for at in range(40)]
+    path = run(folder / "moco", method="mocov2", trained=False, log=log, **{"method.queue": 96})
+    return antipode.report([path], out=folder / "page.html")
+
+
+def test_a_loss_that_rises_while_the_queue_fills_is_marked(browser, filling):
+    with Tab(browser, filling) as tab:
+        assert "rises during the first 6 steps, and this is normal" in tab.page.inner_text(
+            "#training .filling"
+        )
+        assert tab.page.locator("#training .span text").text_content() == "queue fills"
+        chart = tab.page.locator("#training .chart").bounding_box()
+        span = tab.page.locator("#training .span rect").bounding_box()
+        share = span["width"] / (chart["width"] - 62)  # without the margins
+        assert share == pytest.approx(6 / 39, abs=0.01)
+        tab.page.click("#training .choice >> text=epochs")
+        assert tab.page.locator("#training .span rect").count() == 1
+
+
+@pytest.mark.parametrize("page", ["whole", "several"])
+def test_nothing_is_clipped_on_a_phone(browser, page, request):
+    found = request.getfixturevalue(page)
+    with Tab(browser, found[1] if page == "whole" else found, "phone") as tab:
+        assert not tab.page.is_visible("nav a >> nth=0")
+        tab.page.click("#menu")
+        for link in tab.page.locator("nav a").all():
+            box = link.bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+        tab.page.keyboard.press("Escape")
+        assert not tab.page.is_visible("nav a >> nth=0")
+        for detail in tab.page.locator("#recipe details, #scores details").all():
+            detail.evaluate("(node) => { node.open = true; }")
+        clipped = tab.page.evaluate(
+            "[...document.querySelectorAll('.stack, .stack td, .verdict, .bars')]"
+            ".filter((node) => node.scrollWidth > node.clientWidth + 1"
+            " || node.getBoundingClientRect().right > 391).map((node) => node.textContent)"
+        )
+        assert clipped == []
+
+
+def test_sources_of_a_recipe_are_read_line_by_line_on_a_phone(browser, whole):
+    with Tab(browser, whole[1], "phone") as tab:
+        tab.page.click("#recipe summary")
+        narrow = tab.page.evaluate(
+            "[...document.querySelectorAll('#recipe td[data-label=source]')]"
+            ".filter((node) => node.offsetWidth < 300).length"
+        )
+        assert narrow == 0 and tab.page.locator("#recipe td[data-label=source]").count() > 20
 
 
 def test_neighbours_and_histograms_answer_the_pointer(browser, whole):
@@ -319,7 +450,8 @@ def test_pages_of_runs_with_gaps_are_sound(browser, tmp_path):
         with Tab(browser, antipode.report([path]), "phone") as tab:
             tab.sound()
             tab.keep(f"{path.name}-phone")
-            assert ("has not ended" in tab.page.inner_text("#notes")) == (path != plain)
+            warned = tab.page.locator("#notes").count() and tab.page.inner_text("#notes")
+            assert ("has not ended" in str(warned)) == (path != plain)
             assert ("no labels" in tab.page.inner_text("#neighbours")) == (path == plain)
 
 
@@ -362,13 +494,13 @@ def test_a_page_without_images_draws_its_map_as_points(browser, imageless):
     with Tab(browser, imageless) as tab:
         tab.sound()
         assert tab.page.locator("img").count() == 0
-        assert tab.page.locator("#map canvas").count() == 1
-        assert tab.page.locator("#map .controls >> text=images").count() == 0
+        assert tab.page.locator("#map .map canvas").count() == 1
+        assert tab.page.locator("#map .choice >> text=images").count() == 0
         for part in ("views", "neighbours"):
             assert "--no-images" in tab.page.inner_text(f"#{part} .absent")
         for x in (0.3, 0.5, 0.7):  # some point lies near the pointer
             for y in (0.3, 0.5, 0.7):
-                tab.point("#map canvas", x, y)
+                tab.point("#map .map canvas", x, y)
                 if tab.tip():
                     assert tab.page.locator("#tip canvas").count() == 0
                     return

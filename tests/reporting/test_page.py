@@ -44,7 +44,7 @@ class Tags(html.parser.HTMLParser):
 
     @property
     def text(self):
-        return " ".join(" ".join(self.words).split())
+        return " ".join(" ".join(self.words).split())  # non-breaking spaces become spaces
 
     @property
     def data(self):
@@ -63,7 +63,8 @@ def shown(whole):
 def test_the_page_has_every_picture_of_a_whole_run(shown):
     content = shown.data["runs"][0]
     assert content["absent"] == {}
-    assert set(content["pictures"]) == {"views", "neighbours", "map", "similarity", "spectrum"}
+    parts = {"views", "neighbours", "map", "duplicates", "similarity", "spectrum"}
+    assert set(content["pictures"]) == parts
     assert len(content["pictures"]["views"]["rows"]) == 6
     assert [len(row["near"]) for row in content["pictures"]["neighbours"]["rows"]] == [8] * 8
     assert list(content["pictures"]["map"]["layouts"]) == ["t-SNE", "PCA"]
@@ -73,12 +74,12 @@ def test_a_page_without_images_has_every_number_of_it(imageless, shown):
     page = Tags(imageless.read_text(encoding="utf-8"))
     assert "data:image" not in imageless.read_text(encoding="utf-8")
     content = page.data["runs"][0]
-    assert set(content["pictures"]) == {"map", "similarity", "spectrum"}
+    assert set(content["pictures"]) == {"map", "duplicates", "similarity", "spectrum"}
     assert set(content["absent"]) == {"views", "neighbours"}
     assert set(content["absent"].values()) == {"the page was written without images (--no-images)"}
     others = shown.data["runs"][0]["pictures"]
     assert content["pictures"]["similarity"] == others["similarity"]
-    assert content["pictures"]["map"] | {"src": others["map"]["src"]} == others["map"]
+    assert content["pictures"]["map"] | {"sheets": others["map"]["sheets"]} == others["map"]
 
 
 def test_the_footer_says_whether_there_are_images(imageless, shown):
@@ -90,7 +91,7 @@ def test_the_footer_says_whether_there_are_images(imageless, shown):
 def test_a_sentence_says_that_a_page_contains_images(images, tmp_path, capsys):
     path = run(tmp_path / "run", trained=False)  # without a backbone, only views are drawn
     antipode.report([path], images=images)
-    words = "report.html contains small copies of images of the data set; --no-images leaves"
+    words = "report.html contains small copies of images of the data set; images=False leaves"
     assert (words in capsys.readouterr().err) == images
 
 
@@ -101,11 +102,8 @@ def test_the_head_says_what_it_is_without_a_script(shown):
         and "resnet10-slim pretrained with dcl on" in text
         and "without labels" in text
     )
-    assert (
-        "70.0 %" in text
-        and "linear top-1 on digits test, 1,000 images" in text
-        and "no spread" in text
-    )
+    assert "kNN names the class of 61.2 % of the test images" in text
+    assert "Score knn on 1,000 test images of digits. One seed: train several" in text
 
 
 def test_nothing_is_fetched_and_no_other_script_would_run(shown):
@@ -197,7 +195,7 @@ def test_a_run_without_labels_has_neighbours_without_a_verdict_and_a_map_without
     assert found["right"] is None and {
         one["right"] for row in found["rows"] for one in row["near"]
     } == {None}
-    assert shown["pictures"]["map"]["colour"] is None and shown["pictures"]["map"]["classes"] == []
+    assert shown["pictures"]["map"]["label"] is None and shown["pictures"]["map"]["classes"] == []
 
 
 def test_a_run_that_has_not_ended_says_so_and_shows_its_views(tmp_path):
@@ -323,3 +321,112 @@ def test_many_notes_of_one_kind_are_one_line_that_unfolds(tmp_path):
     assert (
         sum(tag == "li" and words == {"class": "grave"} for tag, words in shown.elements) == 2
     )  # the loss, and unfinished training
+
+
+# ---- the verdict
+
+
+def label_free(**changes):
+    """Return the score of retrieval on images without labels."""
+    about = {"protocol": "retrieval", "unit": "% of views", "settings": {}, "split": "train"}
+    numbers = {"low": 81.6, "high": 84.5, "chance": 0.025, "more": {"untrained": 12.4}, "n": 2000}
+    return {
+        "value": 83.1,
+        "data": "folder:x",
+        "seed": 0,
+        "epoch": "last",
+        **about,
+        **numbers,
+    } | changes
+
+
+def test_without_labels_the_headline_is_the_verdict_with_untrained_and_chance(tmp_path):
+    scores = {"alignment-uniformity": label_free(value=0.2, unit="mean squared distance")}
+    scores["retrieval"] = label_free()
+    path = run(tmp_path / "plain", trained=False, scores=scores)
+    text = written([path], tmp_path / "page.html").text
+    assert "✓ Better than untrained 83.1 % 81.6 to 84.5" in text
+    assert (
+        "Finds the other view of an image in 83.1 % of cases (95 % interval 81.6 to 84.5); "
+        "untrained 12.4 %; chance 0.025 %." in text
+    )
+    assert "Compared with this run 83.1 % untrained network 12.4 % chance 0.025 %" in text
+    assert "Score retrieval on 2,000 training images of folder:x." in text
+
+
+def test_a_run_that_is_no_better_than_untrained_says_so(tmp_path):
+    scores = {"retrieval": label_free(more={"untrained": 83.0})}
+    text = written([run(tmp_path / "r", trained=False, scores=scores)], tmp_path / "p.html").text
+    assert "! No better than untrained 83.1 %" in text
+
+
+def test_a_network_that_no_run_trained_is_never_the_headline_but_the_baseline(tmp_path):
+    """The untrained network has more scores here, and a supervised one has a higher score."""
+    plain = run(tmp_path / "mine", trained=False, scores={"knn": score(60.0)})
+    for name, value in {"random": 13.0, "torchvision": 90.0}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        scores = {"knn": score(value), "linear": score(value, protocol="linear")}
+        (folder / "scores.json").write_text(json.dumps(scores))
+        (folder / "network.json").write_text(json.dumps({"network": f"{name}:resnet50"}))
+    paths = [tmp_path / "random", tmp_path / "torchvision", plain]
+    text = written(paths, tmp_path / "page.html").text
+    assert "60.0 % kNN names the class of 60.0 % of the test images; untrained 13.0 %." in text
+
+
+def test_the_headline_of_a_run_is_that_of_a_comparison_with_it(tmp_path):
+    scores = {"linear": score(70.0, protocol="linear"), "knn": score(60.0)}
+    paths = [run(tmp_path / f"r{s}", seed=s, trained=False, scores=scores) for s in (0, 1)]
+    for chosen in (paths[:1], paths):
+        shown = written(chosen, tmp_path / "page.html")
+        assert shown.data["columns"][shown.data["main"]]["name"] == "knn"
+
+
+def test_the_health_of_the_embeddings_is_said_in_words(tmp_path):
+    text = written([run(tmp_path / "r", trained=False)], tmp_path / "page.html").text
+    assert "Collapse None, the spread is 0.90 (1 is even, below 0.1 is a collapse)." in text
+    assert "Rank The embeddings use about 12 of 16 dimensions." in text
+
+
+def test_a_page_opens_without_notes_on_what_is_missing(tmp_path):
+    """They are folded at the end, with commands that name the folder."""
+    page = written([run(tmp_path / "my run", trained=False)], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert text.index('id="body"') < text.index("There are no analyses yet")
+    assert "What could be added to this page" in page.text
+    assert f"antipode analyse '{tmp_path / 'my run'}'" in page.text
+
+
+def test_settings_are_folded(tmp_path):
+    path = run(tmp_path / "r", trained=False)
+    text = antipode.report([path], out=tmp_path / "page.html").read_text()
+    folded = text[text.index("<details") : text.index("</details>")]
+    assert "pretrained with dcl on" in folded and "Training time" in folded
+
+
+def test_test_images_that_are_training_images_are_a_warning_beside_the_score(tmp_path):
+    shared = score(60.0) | {"more": {"test images in train": 7}}
+    text = written(
+        [run(tmp_path / "r", trained=False, scores={"knn": shared})], tmp_path / "page.html"
+    ).text
+    assert "7 of the test images are also training images, so this score is too high" in text
+
+
+@pytest.mark.parametrize(("method", "filled"), [("mocov2", True), ("simclr", False)])
+def test_the_steps_in_which_a_queue_fills_are_marked(method, filled, tmp_path):
+    log = [{"step": at, "epoch": 0, "loss": min(at, 6.0)} for at in range(20)]
+    queue = {"method.queue": 96} if filled else {}
+    path = run(tmp_path / "r", method=method, trained=False, log=log, **queue)
+    found = written([path], tmp_path / "page.html").data["runs"][0]["filling"]
+    expected = {"steps": 6, "kind": "queue", "count": 96, "rises": True}  # 96 keys, 16 per step
+    assert found == (expected if filled else None)
+
+
+def test_duplicates_are_shown_counted_and_listed(tmp_path):
+    photos = photographs(tmp_path / "photos")
+    (photos / "copy.png").write_bytes((photos / "3.png").read_bytes())
+    path = run(tmp_path / "run", data=f"folder:{photos}", channels=3)
+    found = written([path], tmp_path / "page.html").data["runs"][0]["pictures"]["duplicates"]
+    assert found["counts"]["exact copies"] == 1 and found["file"] == "duplicates.csv"
+    assert [one["name"] for one in found["pairs"][0]["images"]] == ["3.png", "copy.png"]
+    assert "exact,1.0,1.0,train,3.png,,train,copy.png," in (path / "duplicates.csv").read_text()

@@ -163,7 +163,7 @@ def multiplier_cells(kind, tau=0.07):
     return cells
 
 
-def embeddings(kind, n=2048):
+def embeddings(kind, n=1024):
     """Return unit embeddings (N,D) of two views of n images."""
     generator = rng.generator(0, "embeddings", kind)
     noise = [torch.randn(n, 128, generator=generator) for _ in range(3)]

@@ -456,18 +456,6 @@ def test_several_processes_are_refused(capsys, monkeypatch, tmp_path):
     assert status == 2 and "torchrun" in err and "--plan" in err
 
 
-def test_the_time_left_follows_the_speed_so_far(tmp_path, monkeypatch):
-    plan = make_plan("eqco.table3", "small", tmp_path)
-    now = [0.0]
-    monkeypatch.setattr(make.time, "monotonic", lambda: now[0])
-    clock = make.Clock(plan)
-    assert clock.left(plan.runs[0]).endswith("left on an H200")
-    with clock.timing(plan.runs[0]):
-        now[0] += 600
-    assert clock.left(plan.runs[1]) == "50 min left"  # five runs as long as the first
-    assert clock.left(plan.runs[5]) == "10 min left"
-
-
 def test_points_of_numbers_curves_and_histograms():
     assert list(points(3)) == [(None, 3.0)]
     assert list(points({"x": [1, 2], "y": [5.0, None]})) == [(1, 5.0)]

@@ -2,9 +2,13 @@
 
 import os
 import signal
+import warnings
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as process
+from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
@@ -151,3 +155,119 @@ def test_the_check_changes_no_bit_of_finite_steps(method, tmp_path, monkeypatch)
     a, b = (load_file(run.path / "backbone.safetensors") for run in (checked, plain))
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert [row["loss"] for row in checked.metrics()] == [row["loss"] for row in plain.metrics()]
+
+
+WHOLE = {"train.accumulate": 4, "train.negatives": "batch", "train.deterministic": True}
+
+
+def losses(out, **values):
+    """Return the losses of a short run in float32."""
+    torch.compiler.reset()
+    settings = {"train.epochs": 2, "train.precision": "fp32", "monitor.log_every": 1, **values}
+    method = settings.pop("method", "dcl")
+    run = antipode.pretrain(
+        f"digits.{method}", out=out, device="cuda", overrides=settings, quiet=True
+    )
+    return [row["loss"] for row in run.metrics()]
+
+
+@pytest.mark.parametrize("method", ["dcl", "adco", "mocov2", "byol"])
+def test_parts_with_the_loss_of_the_whole_batch_are_captured_and_equal_plain_steps(
+    method, tmp_path
+):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Slower)
+        fast = losses(tmp_path / "fast", method=method, **WHOLE)
+    plain = losses(tmp_path / "plain", method=method, **WHOLE, **{"train.compile": "off"})
+    assert fast[:12] == pytest.approx(plain[:12], rel=2e-3)
+    assert losses(tmp_path / "again", method=method, **WHOLE) == fast
+
+
+def test_a_network_with_dropout_trains_in_parts_without_a_capture(tmp_path):
+    torch.compiler.reset()
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.Dropout(0.5), nn.ReLU(), nn.Flatten())
+    net.append(nn.Linear(16 * 16 * 16, 32))
+    with pytest.warns(Slower, match="draws random numbers"):
+        antipode.pretrain(
+            method="simclr",
+            data="shapes",
+            backbone=net,
+            epochs=1,
+            out=tmp_path,
+            device="cuda",
+            overrides=WHOLE,
+            quiet=True,
+        )
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A group of one rank, which uses all collectives."""
+    store = f"file://{tmp_path / 'store'}"
+    process.init_process_group("nccl", init_method=store, rank=0, world_size=1)
+    yield
+    process.destroy_process_group()
+
+
+@pytest.mark.parametrize("values", [{}, WHOLE], ids=["at once", "in parts"])
+@pytest.mark.parametrize("method", ["dcl", "adco", "mocov2", "byol"])
+def test_a_step_with_collectives_is_compiled_and_captured(alone, method, values, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Slower)
+        grouped = losses(tmp_path / "grouped", method=method, **values)
+    plain = losses(tmp_path / "plain", method=method, **values, **{"train.compile": "off"})
+    assert grouped[:12] == pytest.approx(plain[:12], rel=2e-3)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of images of different sizes, which are decoded by workers."""
+    random = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for number in range(192):
+        shape = (40 + number % 9, 50 - number % 7, 3)
+        pixels = Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8))
+        pixels.save(tmp_path / "photos" / f"{number:03d}.jpg")
+    return tmp_path / "photos"
+
+
+def from_files(photos, out, **values):
+    """Return the losses of a run on decoded images."""
+    torch.compiler.reset()
+    settings = {"monitor.log_every": 1, "train.precision": "fp32", "train.deterministic": True}
+    settings |= {"views.size": 32, "method.queue": 64, "data.workers": 2, "train.batch": 32}
+    run = antipode.pretrain(
+        method="mocov2",
+        data=photos,
+        backbone="resnet18",
+        epochs=3,
+        out=out,
+        device="cuda",
+        overrides=settings | values,
+        quiet=True,
+    )
+    return [row["loss"] for row in run.metrics()]
+
+
+def test_a_step_from_decoded_images_is_captured_and_equals_the_plain_one(photos, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Slower)
+        fast = from_files(photos, tmp_path / "fast")
+    plain = from_files(photos, tmp_path / "plain", **{"train.compile": "off"})
+    assert fast[:10] == pytest.approx(plain[:10], rel=5e-3)
+    assert from_files(photos, tmp_path / "again", **{"data.workers": 1}) == fast
+
+
+def test_a_cut_run_on_decoded_images_continues_bit_for_bit(photos, tmp_path, monkeypatch):
+    whole = from_files(photos, tmp_path / "whole")
+    plain = Recorder.note
+
+    def cut(recorder, step, *rest):
+        plain(recorder, step, *rest)
+        if step == 8:  # in the middle of the second epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(Recorder, "note", cut)
+        from_files(photos, tmp_path / "cut")
+    assert from_files(photos, tmp_path / "cut") == whole

@@ -500,6 +500,14 @@ def test_the_time_of_the_monitor_is_no_time_of_training(tmp_path, monkeypatch):
     assert steps_with("knn", rows) == [1, 3, 5, 7, 9]
 
 
+def test_scores_are_tracked_at_the_end_of_every_so_many_epochs(tmp_path):
+    """There are five epochs of two steps."""
+    recipe = small_recipe("byol", **{"monitor.knn_every": 2, "monitor.health_every": 0})
+    go(recipe, tmp_path, monitor=lambda learner, epoch: {"knn": float(epoch)})
+    rows = RunFolder(tmp_path).metrics()
+    assert [(row["step"], row["knn"]) for row in rows if "knn" in row] == [(3, 1.0), (7, 3.0)]
+
+
 def test_the_bound_counts_the_negatives_of_a_part(tmp_path):
     """With accumulation the negatives of a query are the other images of its part only."""
     for parts, negatives in ((1, 30), (4, 6)):

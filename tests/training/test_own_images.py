@@ -67,7 +67,7 @@ def test_images_that_are_much_enlarged_are_said_to_be(photos, tmp_path):
     ask = {"epochs": 1, "data": "folder:photos"} | FLAGS
     text = output(lambda: antipode.pretrain(out="large", overrides={"views.size": 32}, **ask))
     assert "images of 16 px are enlarged to views of 32 px, which takes 4 times as long" in text
-    assert "use --set views.size=16 --set backbone.stem=small" in text
+    assert 'use overrides={"views.size": 16, "backbone.stem": "small"}' in text
     assert "enlarged" not in output(
         lambda: antipode.pretrain(out="small", overrides={"views.size": 24}, **ask)
     )

@@ -99,11 +99,11 @@ def test_a_stopped_run_says_which_command_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Recorder, "note", note)
     for flags, words in (
-        ({}, "the same command resumes from there"),
-        ({"overwrite": True}, "the same command without --overwrite resumes from there"),
+        ({}, "the same call resumes from there"),
+        ({"overwrite": True}, "the same call without overwrite=True resumes from there"),
         (
             {"overwrite": True, "resume": False},
-            "the same command without --no-resume and --overwrite resumes from there",
+            "the same call without resume=False and overwrite=True resumes from there",
         ),
     ):
         with pytest.raises(Interrupted, match=f"stopped after step 2 of .*; {words}"):

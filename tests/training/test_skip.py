@@ -5,6 +5,7 @@ these tests take the same way.
 """
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from antipode import optim
-from antipode.core.skip import Backup, changing
+from antipode.core.skip import Backup, Slot, changing
+from antipode.papers import build as build_learner
 from antipode.training import step as training
 from antipode.training.build import build
 from antipode.types import Batch
@@ -160,24 +162,28 @@ def test_training_goes_on_after_a_skipped_step_as_if_it_had_not_been(double):
 
 
 class Overflowing(torch.autograd.Function):
-    """The identity, whose gradient is infinite."""
+    """The identity, whose gradient is multiplied by a large number."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x, factor):
+        ctx.factor = factor
         return x.clone()
 
     @staticmethod
     def backward(ctx, grad):
-        return grad * float("inf")
+        return grad * ctx.factor, None
 
 
+@pytest.mark.parametrize("factor", [float("inf"), 1e30])
 @pytest.mark.parametrize("clips", [None, {"network": 1.0}])
-def test_an_infinite_gradient_of_a_finite_loss_is_skipped(clips, monkeypatch):
+def test_an_infinite_gradient_norm_of_a_finite_loss_is_skipped(clips, factor, monkeypatch):
+    """With 1e30 all gradients are finite, and only their norm is infinite."""
     step = stepping(make("mocov2"), clips=clips)
     take(step, 1)
     before = state(step)
     forward = Tiny.forward
-    monkeypatch.setattr(Tiny, "forward", lambda self, x: Overflowing.apply(forward(self, x)))
+    overflowing = lambda self, x: Overflowing.apply(forward(self, x), factor)  # noqa: E731
+    monkeypatch.setattr(Tiny, "forward", overflowing)
     out, norm = step(batch(2, step=1))
     assert out.loss.isfinite() and not norm.isfinite()
     assert equal(state(step), before) and int(step.skipped) == 1
@@ -245,11 +251,64 @@ def test_parts_that_know_nothing_of_skipped_steps_are_restored():
     assert equal(state(step), before) and float(step.learner.twin.count) == 2
 
 
+class Replacing(Tiny):
+    """A network that replaces a buffer by a new tensor in every pass, of a new shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("seen", torch.zeros(0))
+        self.register_buffer("nothing", None)
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 2, 3))
+        self.seen = torch.cat([self.seen, x.detach().mean()[None]])
+        return super().forward(x)
+
+
+def test_buffers_that_a_network_replaces_are_restored():
+    step = stepping(build_learner("simclr", Replacing(), dim=8, hidden=16))
+    take(step, 2)
+    before = state(step)
+    net = step.learner.backbone
+    passes = len(net.seen)
+    step(spoiled(batch(2, step=2)))
+    assert equal(state(step), before) and int(step.skipped) == 1
+    take(step, 1, start=3)
+    assert len(net.seen) == passes + 1 and net.mean.isfinite().all() and net.mean.any()
+    assert step.is_finite_on(batch(2, step=4)) and len(net.seen) == passes + 1
+
+
+def test_a_compiled_step_that_fails_leaves_no_trace():
+    """The forward pass has changed the running statistics before the backward pass fails."""
+    plain, failing = (stepping(make("simclr")) for _ in range(2))
+    failing.learner.load_state_dict(plain.learner.state_dict())
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise RuntimeError("no such kernel")
+
+    def broken(b):
+        out = failing.learner(b)
+        return out._replace(loss=Fails.apply(out.loss))
+
+    failing.uncompiled = failing.passes
+    failing.passes = replace(failing.passes, forward=broken)
+    with pytest.warns(UserWarning, match="no such kernel"):
+        assert take(failing, 2) == take(plain, 2)
+    assert equal(state(failing), state(plain))
+
+
 def test_every_buffer_is_either_restored_or_protects_itself():
     """What a backup leaves out is large, and written by a part that looks at the flag."""
     for variant in VARIANTS:
         learner = make(variant)
-        kept = {id(tensor) for tensor in changing(learner)}
+        kept = {id(slot.tensor) for slot in changing(learner)}
         left = [name for name, tensor in learner.named_buffers() if id(tensor) not in kept]
         known = ("seed", "step", "pace", "vectors", "cursor", "filled", "log_z")
         assert all(name.rsplit(".", 1)[-1] in known for name in left), (variant, left)
@@ -265,7 +324,7 @@ def test_a_backup_restores_any_shape_type_and_memory_format():
         torch.rand(4, 6).T,
     ]
     before = [tensor.clone() for tensor in tensors]
-    backup = Backup(tensors)
+    backup = Backup([Slot({"x": tensor}, "x") for tensor in tensors])
     for finite in (True, False):
         copies = backup.copies()
         for tensor in tensors:

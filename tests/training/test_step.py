@@ -147,6 +147,17 @@ def test_a_step_has_the_clip_of_each_group_of_the_recipe():
     assert setup.step.clips == {"network": 0.3, "bank": 0.7}
 
 
+@pytest.mark.parametrize("rule", ["fixed", "linear", "sqrt", "views"])
+def test_the_learning_rate_of_a_step_follows_the_batch_and_the_views_by_its_rule(rule):
+    values = {"optim.network.lr": 0.5, "optim.network.rule": rule, "optim.network.warmup": 0}
+    setup = build(small_recipe("msbreg", **values), small_splits(), Tiny())
+    assert setup.learner.views == 4
+    factors = {"fixed": 1, "linear": BATCH / 256, "sqrt": BATCH**0.5, "views": 4 * BATCH / 256}
+    assert setup.prepare(0)["network"] == pytest.approx(0.5 * factors[rule])
+    (group, *_) = setup.optims["network"].param_groups
+    assert float(group["lr"]) == pytest.approx(0.5 * factors[rule])
+
+
 def test_the_momentum_of_a_step_is_that_of_the_share_of_steps_before_it():
     """BYOL's momentum in step s of S is 1 - (1 - m) (cos(pi s/S) + 1)/2, so m in the first step."""
     setup = build(small_recipe("byol", 5, **{"method.momentum": 0.9}), small_splits(), Tiny())
@@ -211,7 +222,7 @@ def test_a_full_gpu_ends_in_a_sentence_with_the_batch():
         raise torch.OutOfMemoryError("CUDA out of memory")
         yield
 
-    sentence = "memory is too small for a batch of 256 images of 32 px: try a smaller --batch"
+    sentence = "memory is too small for a batch of 256 images of 32 px: try a smaller batch"
     with pytest.raises(MemoryError, match=sentence):
         list(train.out_of_memory(steps(), resolve("cifar10.simclr")))
 
@@ -361,13 +372,12 @@ def test_a_step_that_cannot_be_captured_is_taken_without(monkeypatch):
     """Such as that of a network that reads values back; the capture is tried and reported once."""
     taken = make_step(make("simclr"))
     b = batch(2)
-    cpu = torch.device("cpu")
-    captured = graph.CapturedStep(lambda image_ids, key: None, 8, cpu, what="the step")
+    captured = graph.CapturedStep(lambda image_ids, key: None, what="the step")
     attempts = []
     eager = []
 
     @contextlib.contextmanager
-    def refuses(cuda_graph):
+    def refuses(cuda_graph, **options):
         attempts.append(cuda_graph)
         yield
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -391,12 +401,12 @@ def test_a_step_is_captured_only_after_the_compiler_saw_it_as_it_will_stay(monke
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     setup = build(small_recipe("adco", **{"method.fill": True}), small_splits(), Tiny())
     setup.device = torch.device("cuda")  # the tensors stay on the CPU, where nothing is captured
-    captured = setup._captured()
+    captured = setup._whole_step()
     order = []
 
     def eager():
         order.append(step.filling(setup.learner))
-        return captured.body(captured.image_ids, captured.key)
+        return captured.body(*captured.inputs)
 
     monkeypatch.setattr(captured, "_eager", eager)
     monkeypatch.setattr(captured, "_capture", lambda: order.append("capture"))

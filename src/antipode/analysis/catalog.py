@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from antipode.analysis import bank, between, contrast, cost, geometry
+from antipode.analysis import bank, between, contrast, cost, duplicates, geometry
 from antipode.analysis.embeddings import RunEmbeddings
 from antipode.analysis.result import Result
 from antipode.core.learner import Learner
@@ -130,6 +130,10 @@ GENERAL: dict[str, Analysis] = {
         each(bank.bank),
         "hardness, coverage and drift of a bank, queue or memory of negatives",
         unfit=needs_stored_negatives,
+    ),
+    "duplicates": Analysis(
+        each(duplicates.duplicates),
+        "exact and near duplicates among the images, listed in duplicates.csv",
     ),
     "cost": Analysis(each(cost.cost), "parameters, speed, device hours per epoch and memory"),
 }

@@ -81,10 +81,11 @@ def _embeddings(
     """
     run = Run(run.path, run.module, run.data, run.network)
     given = run.data if data is None else data
-    place = run.data_name, run.root, id(given)
+    place = run.data_name, run.root, run.labels, id(given)
     learner = run.learner()
     if place not in loaded:
-        loaded[place] = load(run.data_name if given is None else given, run.root)
+        chosen = run.data_name if given is None else given
+        loaded[place] = load(chosen, run.root, labels=run.labels)
     splits = fitting(str(run.path), learner.backbone, loaded[place])
     return RunEmbeddings(
         run,

@@ -132,26 +132,60 @@ class Learner(nn.Module):
     def forward(self, batch: Batch) -> Output:
         """Return the loss of a batch. Only the running statistics of batch norm change."""
         self._check(batch)
-        noise = rng.fold(self.seed, self.step)
         z, p = self._online([batch.views[view] for view in self.seen])
-        own = [z[view] for view in self.key_views] if self.twin.own else []
+        return self._compare(z, p, self.keys(batch), batch.image_ids)
+
+    # Training may pass a batch through the networks part by part and compute the loss of the whole
+    # batch. It calls `project` and `keys` for each part, and `compare` once.
+
+    def project(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return projections and predictions (S,N,D) of the S views that the online network sees.
+
+        Without a predictor, both are the same tensor.
+        """
+        self._check(batch)
+        z, p = self._online([batch.views[view] for view in self.seen])
+        projections = torch.stack([z[view] for view in self.seen])
+        if self.predictor is None:
+            return projections, projections
+        return projections, torch.stack([p[view] for view in self.seen])
+
+    def keys(self, batch: Batch) -> list[Tensor]:
+        """Return the keys (N,D) of each key view; none if they come from the online network."""
+        if self.twin.own:
+            return []
         images = [batch.views[view] for view in self.key_views]
-        keys = self.twin(images, own, batch.image_ids, rng.fold(noise, 1))
+        noise = rng.fold(rng.fold(self.seed, self.step), 1)
+        return self.twin(images, [], batch.image_ids, noise)
+
+    def compare(self, z: Tensor, p: Tensor, keys: list[Tensor], image_ids: Tensor) -> Output:
+        """Return the loss of images (N,) from the results of `project` and `keys`."""
+        projections = dict(zip(self.seen, z, strict=True))
+        return self._compare(projections, dict(zip(self.seen, p, strict=True)), keys, image_ids)
+
+    def _compare(
+        self, z: dict[int, Tensor], p: dict[int, Tensor], keys: list[Tensor], image_ids: Tensor
+    ) -> Output:
+        """Return the loss of projections and predictions (N,D), by view, and keys (N,D)."""
+        noise = rng.fold(self.seed, self.step)
+        if self.twin.own:
+            own = [z[view] for view in self.key_views]
+            keys = self.twin([], own, image_ids, rng.fold(noise, 1))
         scaled = unit if self.objective.unit_vectors else raised
-        with precise(batch.image_ids.device):
+        with precise(image_ids.device):
             query = {view: scaled(p[view]) for view in self.query_views}
             k = {view: scaled(key) for view, key in zip(self.key_views, keys, strict=True)}
-            pairs = self._pairs(query, k, batch.image_ids, rng.fold(noise, 2))
+            pairs = self._pairs(query, k, image_ids, rng.fold(noise, 2))
             loss, metrics = self._loss(pairs)
             if self.regularisers:
                 acted_on = p if self.on == "prediction" else z
                 vectors = torch.stack([unit(acted_on[view]) for view in self.query_views])
                 for name, weight, term in self.regularisers:
-                    value = term(vectors, batch.image_ids, rng.fold(noise, 3))
+                    value = term(vectors, image_ids, rng.fold(noise, 3))
                     loss = loss + weight * value
                     metrics[name] = value.detach()
         kept = pairs[0].query if self.remember == "query" else pairs[0].keys.mean(0)
-        return Output(loss, metrics | {"loss": loss.detach()}, kept.detach(), batch.image_ids)
+        return Output(loss, metrics | {"loss": loss.detach()}, kept.detach(), image_ids)
 
     def before_step(self, progress: float) -> None:
         """Set everything that changes over training, for a step at `progress` in [0,1]."""

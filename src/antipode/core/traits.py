@@ -66,6 +66,26 @@ def stored_size(learner: Learner) -> int:
     return max((len(part.stored()) for part in fills), default=0)  # type: ignore[operator]
 
 
+class RandomStart(NamedTuple):
+    """Stored negatives that start as `size` random vectors, which keys replace step by step."""
+
+    kind: str  # bank, queue or memory
+    size: int
+
+
+def random_start(learner: Learner) -> RandomStart | None:
+    """Return the largest store of random vectors that keys replace, None if there is none.
+
+    A bank that is trained from its random vectors on is none, because keys never replace them.
+    """
+    stores = [
+        RandomStart(part.kind, len(part.stored()))  # type: ignore[arg-type,operator]
+        for part in learner.modules()
+        if hasattr(part, "stored") and getattr(part, "filling", True)
+    ]
+    return max(stores, key=lambda store: store.size, default=None)
+
+
 def negatives_per_query(learner: Learner, images: int) -> int:
     """Return how many negatives from the batch and from a queue a query has.
 

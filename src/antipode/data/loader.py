@@ -10,43 +10,25 @@ same seed see the same crops of the same images.
 """
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from antipode import rng
-from antipode.data.sources.source import Decoded, Memory, Skip, Source
+from antipode.data.chunks import Centres, Chunk, Crops, Maker, uniforms
+from antipode.data.sources.source import Decoded, Memory, Source
 from antipode.data.sources.stamp import Stamp, stamp
+from antipode.data.workers import AHEAD, Ring, Staging, can_share, read
 from antipode.types import Batch
 
-# Images that a worker decodes before it returns them. This bounds the memory for any batch size.
+# Images that a worker decodes before it returns them, at most this many and about this many bytes
+# of crops. This bounds the memory for any batch size.
 CHUNK = 64
-
-
-class Maker(Protocol):
-    """An object that makes views.
-
-    `cut` followed by `finish` is equivalent to `apply`. Workers run `cut` on the host, and `finish`
-    runs on the device.
-    """
-
-    count: int
-    slots: int
-
-    def apply(self, images: Tensor, uniforms: Tensor) -> list[Tensor]:
-        """Return V views (N,C,S,S) of uint8 images (N,C,H,W) from uniforms (N,V,U)."""
-
-    def cut(self, image: Tensor, uniforms: Tensor) -> list[Tensor]:
-        """Return V crops uint8 (C,S,S) of one image (C,H,W) from uniforms (V,U)."""
-
-    def finish(self, crops: list[Tensor], uniforms: Tensor) -> list[Tensor]:
-        """Return V views (N,C,S,S) of V crops uint8 (N,C,S,S) from uniforms (N,V,U)."""
+CHUNK_BYTES = 16 << 20
 
 
 class Loader:
@@ -148,26 +130,88 @@ class Loader:
             for step in range(max(start, epoch * self.per_epoch), (epoch + 1) * self.per_epoch):
                 yield step, epoch, self._share(order, step), key
 
+    def inputs(self, start: int = 0) -> Generator[tuple[int, int, tuple[Tensor, ...]], None, None]:
+        """Yield (step, epoch, tensors on the device from which the views of a step are made).
+
+        The tensors are image ids (N,) and the key () of the draws for images in memory. For images
+        that are decoded they are image ids (N,), planned ids (N,), the key () and V crops uint8
+        (N,C,S,S), and are overwritten two steps later.
+        """
+        if isinstance(self.source, Memory):
+            for step, epoch, image_ids, key in self.plan(start):
+                yield step, epoch, (image_ids, key)
+            return
+        epoch_of_key = -1
+        for step, epoch, planned_ids, image_ids, *crops in self._crops(start):
+            if epoch != epoch_of_key:  # a new key synchronises with the device
+                key = rng.key(self.seed, "augment", epoch, device=self.device)
+                epoch_of_key = epoch
+            yield step, epoch, (image_ids, planned_ids, key, *crops)
+
     def decoded(self, start: int = 0) -> Iterator[tuple[int, int, list[Tensor], Tensor, Tensor]]:
         """Yield (step, epoch, V crops uint8 (N,C,S,S), uniforms (N,V,U), image ids (N,)).
 
         Workers decode the images in advance. The next readable image replaces a broken one. The id
-        is then that of the replacement, and the uniforms are those of the broken image.
+        is then that of the replacement, and the uniforms are those of the broken image. On a GPU,
+        crops and ids are overwritten two steps later.
         """
+        for step, epoch, planned_ids, image_ids, *crops in self._crops(start):
+            yield step, epoch, crops, self.uniforms(epoch, planned_ids), image_ids
+
+    def _crops(self, start: int) -> Iterator[Any]:
+        """Yield (step, epoch, planned ids (N,), image ids (N,), V crops (N,C,S,S))."""
         assert isinstance(self.source, Decoded)
-        chunks = _read(
-            _Crops(self.source, self.views, self.seed),
-            _Plan(self, start),
-            self.workers,
-            self.device,
-        )
-        pending: list[_Chunk] = []
-        for chunk in chunks:
+        ring = self._ring() if can_share(self.workers) else None
+        dataset = Crops(self.source, self.views, self.seed, ring)
+        plan = _Plan(self, start, ring.slots if ring else 1)
+        chunks = read(dataset, plan, self.workers, self.device, ring)
+        staging = Staging(self.device) if self.device.type == "cuda" else None
+        try:
+            while pending := self._chunks_of_step(chunks, staging):
+                columns = [*zip(*(self._rows(chunk, ring) for chunk in pending), strict=True)]
+                moved = staging.copy(columns) if staging else [torch.cat(part) for part in columns]
+                yield pending[0].step, pending[0].epoch, *moved
+                if staging:
+                    staging.release()
+        finally:
+            chunks.close()
+
+    def _chunks_of_step(self, chunks: Iterator["Chunk"], staging: Staging | None) -> list["Chunk"]:
+        """Return the next chunks that make up the images of a step; none at the end."""
+        assert isinstance(self.source, Decoded)
+        if staging:  # a new chunk may overwrite the slot of a chunk of two steps before
+            staging.wait()
+        pending: list[Chunk] = []
+        missing = self.batch // self.world
+        while missing and (chunk := next(chunks, None)) is not None:
             self.source.report_failures(chunk.failures)
             pending.append(chunk)
-            if sum(len(part.image_ids) for part in pending) == self.batch // self.world:
-                yield self._join(pending)
-                pending = []
+            missing -= len(chunk.image_ids)
+        return pending
+
+    def _rows(self, chunk: "Chunk", ring: Ring | None) -> list[Tensor]:
+        """Return planned ids, image ids and crops of a chunk, on the host."""
+        count = len(chunk.image_ids)
+        crops = chunk.crops if ring is None else ring.slot(chunk.slot, count)
+        return [chunk.planned_ids, chunk.image_ids, *crops]
+
+    def _ring(self) -> Ring:
+        """Return memory for all chunks that may be under way.
+
+        These are the chunks that workers prepare, and those of the two steps whose copies to the
+        device need not have ended.
+        """
+        assert isinstance(self.source, Decoded)
+        size = self._chunk_size()
+        shapes = [(size, self.source.channels, side, side) for side in self.views.sizes]
+        per_step = -(-self.batch // self.world // size)
+        return Ring(shapes, AHEAD * self.workers + 3 * per_step)
+
+    def _chunk_size(self) -> int:
+        """Return the number of images that a worker decodes at once."""
+        channels = self.source.channels
+        size = sum(channels * side * side for side in self.views.sizes)
+        return max(1, min(CHUNK, self.batch // self.world, CHUNK_BYTES // size))
 
     def _share(self, order: Tensor, step: int) -> Tensor:
         """Return the image ids of this rank in a step.
@@ -178,31 +222,6 @@ class Loader:
         first = (step % self.per_epoch) * self.batch
         batch = order[first : first + self.batch]
         return batch.view(self.parts, self.world, -1)[:, self.rank].flatten()
-
-    def _join(self, chunks: list["_Chunk"]) -> tuple[int, int, list[Tensor], Tensor, Tensor]:
-        """Move the chunks of a step to the device and concatenate them."""
-        moved = [
-            [crop.to(self.device, non_blocking=True) for crop in chunk.crops] for chunk in chunks
-        ]
-        crops = [torch.cat(parts) for parts in zip(*moved, strict=True)]
-        planned_ids, image_ids = (
-            torch.cat([ids.to(self.device, non_blocking=True) for ids in column])
-            for column in (
-                [chunk.planned_ids for chunk in chunks],
-                [chunk.image_ids for chunk in chunks],
-            )
-        )
-        step, epoch = chunks[0].step, chunks[0].epoch
-        return step, epoch, crops, self.uniforms(epoch, planned_ids), image_ids
-
-
-def uniforms(key: Tensor, image_ids: Tensor, views: Maker) -> Tensor:
-    """Return independent uniform numbers (N,V,U) for each image in `image_ids` (N,) and each view.
-
-    Does not synchronise with the device.
-    """
-    view = torch.arange(views.count, device=image_ids.device)
-    return rng.uniform(rng.fold(rng.fold(key, image_ids)[:, None], view), views.slots)
 
 
 def in_order(
@@ -227,8 +246,8 @@ def in_order(
             yield eval_view.apply(images.to(device), zeros[: len(ids)])[0], ids
         return
     workers = cores(1) if workers is None else workers
-    centres = _Centres(source, eval_view)
-    for crops, ids, failures in _read(centres, plan, workers, torch.device(device)):
+    centres = Centres(source, eval_view)
+    for crops, ids, failures in read(centres, plan, workers, torch.device(device)):
         source.report_failures(failures)
         yield eval_view.finish([crops.to(device, non_blocking=True)], zeros[: len(ids)])[0], ids
 
@@ -245,108 +264,22 @@ def cores(world: int) -> int:
     return max(1, min(16, available // world))
 
 
-class _Chunk(NamedTuple):
-    """The result of one worker call: the crops of some images of a step."""
-
-    step: int
-    epoch: int
-    crops: list[Tensor]  # V tensors uint8 (n,C,S,S)
-    planned_ids: Tensor  # (n,) the ids in the order of the epoch
-    image_ids: Tensor  # (n,) the ids of the images that were read; differ for broken images
-    failures: list[Skip]
-
-
 class _Plan:
-    """An iterable over the chunks (step, epoch, ids) of this rank, beginning with step `start`."""
+    """An iterable over the chunks (step, epoch, slot, ids) of this rank, beginning at `start`."""
 
-    def __init__(self, loader: Loader, start: int) -> None:
+    def __init__(self, loader: Loader, start: int, slots: int) -> None:
         self.loader = loader
         self.start = start
+        self.slots = slots
 
-    def __iter__(self) -> Iterator[tuple[int, int, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[int, int, int, Tensor]]:
         loader = self.loader
+        number = 0
         for epoch in range(self.start // loader.per_epoch, loader.epochs):
             order = loader.order(epoch)
             first = max(self.start, epoch * loader.per_epoch)
             for step in range(first, (epoch + 1) * loader.per_epoch):
-                for ids in torch.split(loader._share(order, step), CHUNK):
+                for ids in torch.split(loader._share(order, step), loader._chunk_size()):
                     # a clone, because a tensor view would send the whole order to the worker
-                    yield step, epoch, ids.clone()
-
-
-@dataclass(frozen=True)
-class _Crops(Dataset[_Chunk]):
-    """A data set that maps (step, epoch, ids) to a chunk of random crops."""
-
-    source: Decoded
-    views: Maker
-    seed: int
-
-    def __getitem__(self, plan: tuple[int, int, Tensor]) -> _Chunk:
-        step, epoch, ids = plan
-        unit = uniforms(rng.key(self.seed, "augment", epoch), ids, self.views)  # (n,V,U)
-        cuts: list[list[Tensor]] = []
-        image_ids: list[int] = []
-        failures: list[Skip] = []
-        for index, numbers in zip(ids.tolist(), unit, strict=True):
-            image_id, image, skips = self.source.read_or_next(index)
-            cuts.append(self.views.cut(image, numbers))  # all views of an image share one decode
-            image_ids.append(image_id)
-            failures += skips
-        crops = [torch.stack(view) for view in zip(*cuts, strict=True)]
-        return _Chunk(step, epoch, crops, ids, torch.tensor(image_ids), failures)
-
-
-@dataclass(frozen=True)
-class _Centres(Dataset[Any]):
-    """A data set that maps ids (n,) to the crops (n,C,S,S) of an evaluation view."""
-
-    source: Decoded
-    eval_view: Maker
-
-    def __getitem__(self, ids: Tensor) -> tuple[Tensor, Tensor, list[Skip]]:
-        crops: list[Tensor] = []
-        image_ids: list[int] = []
-        failures: list[Skip] = []
-        for index in ids.tolist():
-            image_id, image, skips = self.source.read_or_next(index)
-            crops += self.eval_view.cut(image, torch.zeros(1, self.eval_view.slots))
-            image_ids.append(image_id)
-            failures += skips
-        return torch.stack(crops), torch.tensor(image_ids), failures
-
-
-def _read(dataset: Dataset[Any], plan: Any, workers: int, device: torch.device) -> Iterator[Any]:
-    """Yield `dataset[item]` for every item of `plan`, in order for any number of workers."""
-    # Images are decoded and scaled with torchvision. It is slow to import, so it is imported once
-    # here and not in every worker.
-    import_module("torchvision.transforms.v2")
-    loader: DataLoader[Any] = DataLoader(
-        dataset,
-        sampler=plan,
-        batch_size=None,
-        num_workers=workers,
-        pin_memory=device.type == "cuda",
-        collate_fn=_same,
-        # The DataLoader draws a seed for its workers. From the global generator, that draw would
-        # change the numbers that other code draws.
-        generator=torch.Generator(),
-    )
-    iterator = iter(loader)
-    try:
-        yield from iterator
-    except ValueError as error:
-        # the DataLoader puts the worker's traceback before its message: keep the message only
-        _, separator, message = str(error).strip().rpartition("\nValueError: ")
-        if not separator:
-            raise
-        raise ValueError(message) from error
-    finally:
-        # if this is left to the garbage collector after an error, it waits 5 s for each worker
-        stop_workers = getattr(iterator, "_shutdown_workers", None)
-        if stop_workers is not None:
-            stop_workers()
-
-
-def _same(item: Any) -> Any:
-    return item
+                    yield step, epoch, number % self.slots, ids.clone()
+                    number += 1

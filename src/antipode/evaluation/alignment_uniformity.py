@@ -8,6 +8,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from antipode import measures
+from antipode.core.scores import unit
 from antipode.data.loader import Loader
 from antipode.data.progress import bar
 from antipode.data.views.policy import crop_and_colour
@@ -26,7 +28,8 @@ def alignment_uniformity(task: Task) -> Result:
 
     It is the mean squared distance between the features of two views of an image, scaled to unit
     length. The uniformity is added to the result: the mean of the values of both views. Alignment
-    and uniformity of the projection head are added if there is a head. The views are those of MoCo
+    and uniformity of the projection head are added if there is a head, and spread, effective rank
+    and mean similarity of the backbone features of first views. The views are those of MoCo
     v2, whatever the run was trained with, so that runs can be compared. No label is read.
     """
     _, split = task.images()
@@ -44,10 +47,22 @@ def alignment_uniformity(task: Task) -> Result:
         "alpha": 2,
         "t": 2,
         "uniformity": "mean of both views, pairs of different images",
+        "dimensions": features["backbone"].shape[2],
     }
+    more |= _geometry(features["backbone"][0])
     value = more.pop("alignment")
     count = features["backbone"].shape[1]
     return Result(value, "mean squared distance", settings, count, more, split=split)
+
+
+def _geometry(x: Tensor) -> dict[str, float]:
+    """Return spread, effective rank and mean similarity of features (N,D) at unit length."""
+    z = unit(x)
+    return {
+        "spread": float(measures.spread(z)),
+        "rank": measures.effective_rank(measures.singular_values(z)),
+        "similarity": float(measures.mean_similarity(z)),
+    }
 
 
 @torch.no_grad()

@@ -11,13 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from antipode import rng
-from antipode.data.loader import Loader, in_order, uniforms
+from antipode import dist, rng
+from antipode.core.scores import raised
+from antipode.data.chunks import uniforms
+from antipode.data.loader import Loader, cores, in_order
 from antipode.data.progress import bar
 from antipode.data.sources.source import Memory, Source
 from antipode.data.views.policy import linear
 from antipode.data.views.views import Views
 from antipode.evaluation.pixels import as_evaluated
+from antipode.evaluation.shares import joined, places, shared
 from antipode.evaluation.task import Task
 from antipode.optim import set_rate
 from antipode.training.graph import CapturedStep
@@ -26,8 +29,8 @@ from antipode.training.graph import CapturedStep
 Factor = Callable[[int, int], float]
 # views (N,C,H,W) -> features (N,D)
 Features = Callable[[Tensor], Tensor]
-# image ids (N,), key () of the random draws for the views
-Body = Callable[[Tensor, Tensor], None]
+# one step: of views (N,C,H,W) and image ids (N,), or of image ids and the key () of the draws
+Learn = Callable[[Tensor, Tensor], None]
 
 CROP = (0.08, 1.0)  # the share of the image area that a training crop covers
 
@@ -85,13 +88,14 @@ def augmented(eval_view: Views) -> Views:
 
 @torch.no_grad()
 def embed(backbone: nn.Module, view: Tensor) -> Tensor:
-    """Return float32 features (N,D) of views (N,C,H,W).
+    """Return features (N,D) of views (N,C,H,W) in at least float32.
 
     On a GPU the backbone computes in bfloat16. The views are processed in parts, because a batch of
     4096 images may not fit into memory.
     """
     if not view.is_cuda:
-        return torch.cat([backbone(part) for part in torch.split(view, 256)]).float()
+        view = view.to(next(backbone.parameters(), view).dtype)
+        return raised(torch.cat([backbone(part) for part in torch.split(view, 256)]))
     view = view.contiguous(memory_format=torch.channels_last)
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=torch.cuda.is_bf16_supported()):
         return torch.cat([backbone(part) for part in torch.split(view, 1024)]).float()
@@ -110,19 +114,22 @@ def graded(task: Task, heads: Heads, source: Source, features: Features) -> tupl
     """Return which of the best five classes of each image is the right one, and the labels (N,).
 
     The first tensor is bool (S,N,5), with the best class first. It has fewer than five columns if
-    there are fewer classes. Both tensors are on the CPU.
+    there are fewer classes. Both tensors are on the CPU. The ranks share the images.
     """
-    labels = _labels(source, task.device)
+    ours = shared(source)
+    labels = _labels(ours, task.device)
+    workers = cores(dist.world())
     hits = []
     seen = []
-    with bar(len(source), "test") as done:
-        for view, ids in in_order(source, task.eval_view, device=task.device):
+    with bar(len(ours), "test") as done:
+        for view, ids in in_order(ours, task.eval_view, device=task.device, workers=workers):
             logits = heads(features(view))  # (S,N,C)
             best = logits.topk(min(5, logits.shape[2]), 2).indices
             seen.append(labels[ids.to(task.device)])
             hits.append(best == seen[-1][:, None])
             done(len(ids))
-    return torch.cat(hits, 1).cpu(), torch.cat(seen).cpu()
+    rows = joined(torch.cat(hits, 1).transpose(0, 1).contiguous(), len(source))
+    return rows.transpose(0, 1).cpu(), joined(torch.cat(seen), len(source)).cpu()
 
 
 def fit(
@@ -138,7 +145,8 @@ def fit(
 ) -> None:
     """Train classifiers on random crops of a source.
 
-    The host synchronises with the device once per epoch.
+    The host synchronises with the device once per epoch. The ranks share every batch, and gradients
+    are averaged over the ranks. The crops of an image are the same for any number of ranks.
 
     Args:
         task: the backbone and the data set.
@@ -157,47 +165,68 @@ def fit(
         epochs=epochs,
         seed=task.seed,
         device=task.device,
+        **places(batch),
     )
-    labels = _labels(source, task.device)
-
-    def learn(view: Tensor, image_ids: Tensor) -> None:
-        for optimiser, _ in moves:
-            optimiser.zero_grad(set_to_none=True)
-        loss = heads.loss(features(view), labels.index_select(0, image_ids))
-        loss.backward()  # type: ignore[no-untyped-call]
-        for optimiser, _ in moves:
-            optimiser.step()
-
+    optimisers = [optimiser for optimiser, _ in moves]
+    learn = learning(heads, _labels(source, task.device), features, optimisers)
+    # The memory of a captured step is not free for others. A trained network may need all of it.
+    frozen = len(weights_of(optimisers)) == len(list(heads.parameters()))
     with bar(loader.total * batch, "classifier") as done:
-        for step, take_step in _steps(loader, learn):
+        for step, take_step in _steps(loader, learn, frozen):
             for optimiser, rate in moves:
                 set_rate(optimiser, rate * factor(step, loader.per_epoch))
             take_step()
             done(batch)
 
 
-def _steps(
-    loader: Loader, learn: Callable[[Tensor, Tensor], None]
-) -> Iterator[tuple[int, Callable[[], None]]]:
+def weights_of(optimisers: list[Optimizer]) -> list[Tensor]:
+    """Return all weights that optimisers change."""
+    groups = [group for optimiser in optimisers for group in optimiser.param_groups]
+    return [weight for group in groups for weight in group["params"]]
+
+
+def learning(
+    heads: Heads, labels: Tensor, features: Features, optimisers: list[Optimizer]
+) -> Learn:
+    """Return a function that takes one step with views (N,C,H,W) of images with ids (N,)."""
+    weights = weights_of(optimisers)
+
+    def learn(view: Tensor, image_ids: Tensor) -> None:
+        for optimiser in optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        loss = heads.loss(features(view), labels.index_select(0, image_ids))
+        loss.backward()  # type: ignore[no-untyped-call]
+        dist.average_gradients(weights)
+        for optimiser in optimisers:
+            optimiser.step()
+
+    return learn
+
+
+def _steps(loader: Loader, learn: Learn, frozen: bool) -> Iterator[tuple[int, Callable[[], None]]]:
     """Yield the number of each step and a function that takes it.
 
-    If the images are in the memory of a GPU, the steps run as a CUDA graph.
+    On a GPU, the steps of images in memory, and those of a frozen network, run as a CUDA graph.
     """
     source = loader.source
+    on_gpu = loader.device.type == "cuda"
     if not isinstance(source, Memory):
+        step_of_views = _captured(learn) if on_gpu and frozen else learn
         for step, _, batch in loader.steps():
-            yield step, partial(learn, batch.views[0], batch.image_ids)
+            yield step, partial(step_of_views, batch.views[0], batch.image_ids)
         return
 
     def body(image_ids: Tensor, key: Tensor) -> None:
         draws = uniforms(key, image_ids, loader.views)
         learn(loader.views.apply(source.images.index_select(0, image_ids), draws)[0], image_ids)
 
-    train_step: Body = body
-    if loader.device.type == "cuda":
-        train_step = CapturedStep(body, loader.batch, loader.device, what="the classifier's step")
+    train_step = _captured(body) if on_gpu else body
     for number, _, image_ids, key in loader.plan():
         yield number, partial(train_step, image_ids, key)
+
+
+def _captured(step: Learn) -> Learn:
+    return CapturedStep(step, what="the classifier's step", together=dist.active())
 
 
 def _labels(source: Source, device: torch.device) -> Tensor:

@@ -7,6 +7,7 @@ Detectron2's hyper-parameters. Two differences from Detectron2 remain:
 - batches are not grouped by aspect ratio.
 """
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -227,11 +228,13 @@ def _optimiser(net: nn.Module, settings: Settings) -> torch.optim.SGD:
 
 
 def _step(ddp: nn.Module, optimiser: torch.optim.SGD, batch: Batch, step: int) -> float:
-    """Take one optimisation step and return the loss."""
+    """Take one optimisation step and return the loss, the mean over ranks."""
     loss = sum(ddp(*batch).values())
     assert isinstance(loss, Tensor)
-    value = float(loss.detach())  # a device synchronisation; proposal selection makes one anyway
-    if not torch.isfinite(loss):
+    # A device synchronisation; proposal selection makes one anyway. The mean over ranks is not
+    # finite on all of them, so that none waits for another that has stopped.
+    value = float(dist.mean(loss.detach()))
+    if not math.isfinite(value):
         raise ValueError(
             f"the detector's loss is {value} at iteration {step}: "
             "use a smaller learning rate or a longer warm-up"
@@ -271,23 +274,28 @@ def _to_device(batch: Batch, device: torch.device) -> Batch:
 
 @torch.no_grad()
 def find(net: Any, objects: Detection) -> list[Found]:
-    """Return the detections in every image. The detector sees one image at a time."""
+    """Return the detections in every image. The detector sees one image at a time.
+
+    The ranks share the images, and every rank gets all detections.
+    """
     device = next(net.parameters()).device
     training = net.training
     net.eval()
     detections = []
-    with bar(len(objects), "detecting objects", least=20) as advance:
-        for image in images(objects):
+    size = -(-len(objects) // dist.world())
+    ours = range(len(objects))[dist.rank() * size : (dist.rank() + 1) * size]
+    with bar(len(ours), "detecting objects", least=20) as advance:
+        for image in images(objects, ours):
             (output,) = net([image.to(device).float() / 255])
             boxes, labels, scores = (output[name].cpu() for name in ("boxes", "labels", "scores"))
             masks = None
             if "masks" in output:
                 masks = packed((output["masks"][:, 0] > 0.5).to(torch.uint8).cpu())
-            size = (image.shape[1], image.shape[2])
-            detections.append(Found(boxes, labels - 1, scores, size, masks))
+            shape = (image.shape[1], image.shape[2])
+            detections.append(Found(boxes, labels - 1, scores, shape, masks))
             advance(1)
     net.train(training)
-    return detections
+    return [found for part in dist.gather_objects(detections) for found in part]
 
 
 def coco_scores(found: list[Found], objects: Detection, masks: bool) -> dict[str, Any]:

@@ -14,11 +14,13 @@ from antipode.data.sources.catalog import Given, python_name
 from antipode.data.sources.folder import held_out
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
+from antipode.evaluation.beside import Beside
 from antipode.evaluation.protocol import known, protocols, usual
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Protocol, Task
 from antipode.evaluation.untrained import untrained_backbone
 from antipode.runs.run import Run, Runs, opened
+from antipode.wording import option
 
 
 def evaluate(
@@ -30,10 +32,12 @@ def evaluate(
     seed: int | None = None,
     device: str = "auto",
     module: Any = None,
+    compare: bool = True,
 ) -> dict[str, Score]:
     """Score a run by protocols. The arguments are those of `antipode.evaluate`.
 
-    Without names, the protocols are those of `usual`.
+    Without names, the protocols are those of `usual`. `compare` says whether the untrained network
+    is scored, too, by the protocols that are cheap enough.
     """
     chosen = {name: known(name) for name in names or ()}
     if names is not None and not chosen:
@@ -42,8 +46,8 @@ def evaluate(
     subject = opened(run, data=_data_name(data, chosen), out=out, seed=seed or 0, module=module)
     if subject.network is None and out is not None:
         raise ValueError(
-            f"the scores of {subject.path} belong to that run: --out is for networks that no run "
-            "trained"
+            f"the scores of {subject.path} belong to that run: {option('out')} is for networks "
+            "that no run trained"
         )
     if subject.network is not None:
         _check_folder(subject)
@@ -51,7 +55,7 @@ def evaluate(
         subject.check_finished()
     where = pick_device(device)
     dist.setup(where.type)
-    scoring = _Scoring(subject, data, where, subject.seed if seed is None else seed)
+    scoring = _Scoring(subject, data, where, subject.seed if seed is None else seed, compare)
     return scoring.run(chosen or scoring.usual())
 
 
@@ -118,7 +122,8 @@ def _check_folder(run: Run) -> None:
     stored = run.folder.read_object("network.json")
     if run.folder.holds_run():
         raise ValueError(
-            f"{run.path} holds a run, and {run.name} is another network: choose another --out"
+            f"{run.path} holds a run, and {run.name} is another network: choose another "
+            f"{option('out')}"
         )
     # Only untrained weights depend on a seed.
     other_seed = run.network.kind == "random" and stored.get("seed", run.seed) != run.seed
@@ -126,7 +131,7 @@ def _check_folder(run: Run) -> None:
         seed = f" with seed {stored['seed']}" if other_seed else ""
         other = f"{stored.get('network', 'another network')}{seed}"
         raise ValueError(
-            f"{run.path} holds the scores of {other}: choose another --out for {run.name}"
+            f"{run.path} holds the scores of {other}: choose another {option('out')} for {run.name}"
         )
 
 
@@ -136,8 +141,11 @@ class _Scoring:
     Each score is stored as soon as it is known, because the next protocol may take hours.
     """
 
-    def __init__(self, run: Run, data: Given | None, device: torch.device, seed: int) -> None:
+    def __init__(
+        self, run: Run, data: Given | None, device: torch.device, seed: int, compare: bool
+    ) -> None:
         self.subject = run
+        self.beside = Beside(compare)
         self.own = run.data_name
         # The run's own Python data set may be passed again. It is then still the run's own.
         self.data = None if _same_objects(data, run.data) else data
@@ -190,7 +198,9 @@ class _Scoring:
             n=result.n,
             seed=self.seed,
             epoch=result.epoch,
-            more=result.more | _unreadable_counts(task.splits),
+            more=result.more
+            | self.beside.more(protocol, task, result)
+            | _unreadable_counts(task.splits),
             low=result.low,
             high=result.high,
             chance=result.chance,

@@ -5,25 +5,26 @@ Every image is seen once, through a deterministic view.
 
 import hashlib
 import re
-import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from antipode import dist
-from antipode.data.loader import in_order
+from antipode.core.pieces import cut
+from antipode.core.scores import raised
+from antipode.data.loader import cores, in_order
 from antipode.data.progress import bar
-from antipode.data.sources.source import Decoded, Memory, Source, fingerprint, subset
+from antipode.data.sources.source import Decoded, Memory, Source, fingerprint
 from antipode.data.views.views import Views
-from antipode.files import atomic_write
+from antipode.evaluation import feature_cache, storage
+from antipode.evaluation.shares import joined, share, shared
 from antipode.types import Features
 
 # Version of the cache files. Increase it when the same weights would give different features.
 FORM = 2
+GATHERED = 1 << 24  # numbers of one rank in one transfer
 
 
 @torch.no_grad()
@@ -39,7 +40,8 @@ def extract(
     """Return features (N,D) and labels (N,) or (N,K) of all images of a source.
 
     The labels are -1 if the source has none. With several ranks, each rank processes its share of
-    the images and every rank gets all features.
+    the images and every rank gets all features. Features that take more than half of the free
+    memory are written to a temporary file and read from there as a memory map.
 
     Args:
         net: the network that maps views to features. It runs in eval mode and keeps its own mode.
@@ -49,11 +51,12 @@ def extract(
         workers: the number of processes that read images.
         cache: a folder. Features of the same weights, images and view are read from there, and new
             ones are written there. The cache is not used if it is unknown whether the images are
-            the same, as with your own Dataset that is not held in memory.
+            the same, as with your own Dataset that is not held in memory. The temporary file of
+            large features lies there, too, or else in the system's folder for temporary files.
     """
     name = key(net, eval_view, source) if cache is not None else None
     file = cache / f"{name}.npz" if cache is not None and name is not None else None
-    cached = _read_cache(file) if file is not None and file.exists() else None
+    cached = None if file is None else feature_cache.read(file)
     if (
         file is not None
         and dist.world() > 1
@@ -62,13 +65,15 @@ def extract(
         # If ranks have separate folders, the file may be missing on some of them. Then all ranks
         # compute: otherwise those without the file would wait forever for the others.
         cached = None
-    x, ids = cached if cached is not None else _compute(net, eval_view, source, batch, workers)
+    x, ids = cached or _compute(net, eval_view, source, batch, workers, cache)
     pieces = torch.split(x, 8192)  # in pieces, since x may take most of the memory
     bad = sum([int((~rows.isfinite()).any(1).sum()) for rows in pieces])
     if bad:
         raise ValueError(f"{bad} of {len(x)} images have NaN or infinite features")
     if file is not None and cached is None and dist.rank() == 0:
-        _write_cache(file, x, ids)
+        feature_cache.write(file, x, ids)
+        if x.nbytes > storage.host_budget():  # read the new file, and give the temporary one up
+            x, ids = feature_cache.read(file) or (x, ids)
     if isinstance(source, Decoded):
         # Also record broken images that another rank read, or an earlier run that filled the cache.
         replaced = (ids != torch.arange(len(ids))).nonzero().flatten().tolist()
@@ -107,56 +112,53 @@ def _bytes(value: Tensor) -> memoryview:
     return memoryview(flat)
 
 
-def _write_cache(file: Path, x: Tensor, ids: Tensor) -> None:
-    """Write features to the cache, or warn if the folder is not writable."""
-    try:
-        with atomic_write(file) as handle:
-            np.savez(handle, x=x.numpy(), ids=ids.numpy())
-    except OSError as error:
-        warnings.warn(
-            f"cannot write features to {file.parent} ({error.strerror or error}); "
-            "the next evaluation computes them again",
-            stacklevel=3,
-        )
-
-
-def _read_cache(file: Path) -> tuple[Tensor, Tensor] | None:
-    """Return features (N,D) and image ids (N,) from the cache, or None if the file is damaged."""
-    try:
-        with np.load(file) as content:
-            return torch.from_numpy(content["x"]), torch.from_numpy(content["ids"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
-
-
 def _compute(
-    net: nn.Module, eval_view: Views, source: Source, batch: int, workers: int | None
+    net: nn.Module,
+    eval_view: Views,
+    source: Source,
+    batch: int,
+    workers: int | None,
+    folder: Path | None,
 ) -> tuple[Tensor, Tensor]:
     """Return features (N,D) and ids (N,) of all images, computed by all ranks together.
 
     An id differs from the position of its image if that image could not be read and another one
-    took its place.
+    took its place. `folder` is the place of a memory map for features that do not fit into memory.
     """
-    world, n = dist.world(), len(source)
-    if world == 1:
-        return _compute_share(net, eval_view, source, batch, workers)
-    # Gathering needs shares of equal size. The last image is repeated, and the copies are removed.
-    size = -(-n // world)
-    share = (torch.arange(size) + dist.rank() * size).clamp(max=n - 1)
-    x, ids = _compute_share(net, eval_view, subset(source, share), batch, workers)
+    n = len(source)
+    ours = share(n)
+    x, ids = _compute_share(net, eval_view, shared(source), batch, workers, folder)
+    if dist.world() == 1:
+        return x, ids
     device = next(net.parameters(), torch.empty(0)).device
-    all_x = dist.gather(x.to(device)).cpu()
-    all_ids = dist.gather(share[ids].to(device)).cpu()
-    return all_x[:n], all_ids[:n]
+    return _gathered(x, n, device, folder), joined(ours[ids].to(device), n).cpu()
+
+
+def _gathered(x: Tensor, n: int, device: torch.device, folder: Path | None) -> Tensor:
+    """Return the features (N,D) of all ranks from the rows of this rank, in portions."""
+    out = storage.empty((n, x.shape[1]), x.dtype, folder=folder)
+    for rows in cut(len(x), max(1, GATHERED // x.shape[1])):
+        portions = dist.gather(x[rows].to(device)).cpu().chunk(dist.world())
+        for number, portion in enumerate(portions):
+            first = number * len(x) + rows.start
+            room = out[first : first + len(portion)]  # shorter, or empty, at the end
+            room.copy_(portion[: len(room)])
+    return out
 
 
 def _compute_share(
-    net: nn.Module, eval_view: Views, source: Source, batch: int, workers: int | None
+    net: nn.Module,
+    eval_view: Views,
+    source: Source,
+    batch: int,
+    workers: int | None,
+    folder: Path | None,
 ) -> tuple[Tensor, Tensor]:
     """Return features (N,D) and ids (N,) of all images of a source, computed by this rank."""
     like = next(net.parameters(), torch.empty(0))  # a module without parameters runs on the CPU
     modes = {module: module.training for module in net.modules()}
     net.eval()
+    workers = cores(dist.world()) if workers is None else workers
     x = torch.empty(0)
     ids = torch.empty(len(source), dtype=torch.int64)
     start = 0
@@ -164,10 +166,10 @@ def _compute_share(
         for view, image_ids in in_order(
             source, eval_view, batch=batch, device=like.device, workers=workers
         ):
-            rows = net(view.to(like.dtype)).float()
+            rows = raised(net(view.to(like.dtype)))
             if not start:
                 # One array from the start: concatenating would hold a large set twice in memory.
-                x = torch.empty(len(source), rows.shape[1])
+                x = storage.empty((len(source), rows.shape[1]), rows.dtype, folder=folder)
             end = start + len(rows)
             x[start:end] = rows.cpu()
             ids[start:end] = image_ids.cpu()

@@ -6,7 +6,8 @@ classes, D features, H W pixels.
 
 import math
 from dataclasses import asdict
-from typing import Literal, NamedTuple
+from numbers import Integral
+from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
@@ -17,6 +18,8 @@ from antipode.evaluation.linear import one_label
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
 from antipode.evaluation.tuning import Tuned, Tuning, half, tune
+from antipode.limits import check_limit
+from antipode.names import brief
 from antipode.nets.norm import BatchNorm
 from antipode.schedule import scaled
 
@@ -96,6 +99,11 @@ def has_batch_norm(net: nn.Module) -> bool:
 
 def _check(images: int, epochs: int | None, lr: float | None, batch: int | None) -> None:
     """Raise ValueError for settings out of range."""
+    counts: dict[str, Any] = {"epochs": epochs, "batch": batch}
+    for name, value in counts.items():
+        if value is not None and not isinstance(value, Integral):
+            raise ValueError(f"{name} must be a whole number, not {brief(value)}")
+        check_limit(name, name, value)
     if epochs is not None and epochs < 1:
         raise ValueError(f"fine-tuning needs at least one epoch, got {epochs}")
     if lr is not None and not 0 < lr < math.inf:

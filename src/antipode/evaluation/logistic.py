@@ -5,19 +5,23 @@ scikit-learn, C = 1/(N penalty). The parameters are one matrix (D+1,C) whose las
 N images, D features, C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from antipode import rng
-from antipode.core.scores import product, raised
+from antipode import dist, rng
+from antipode.core.pieces import cut, on_device
+from antipode.core.scores import ieee, product, raised
 from antipode.data.progress import bar
 from antipode.evaluation.accuracy import classification, top5
+from antipode.evaluation.frame import NUMBERS, Frame, rows_of, standard, turned, wide
+from antipode.evaluation.lbfgs import minimise
 from antipode.evaluation.nearest import one_each
 from antipode.evaluation.score import Result
+from antipode.evaluation.storage import empty
 from antipode.evaluation.task import Task
 from antipode.types import Features
 
@@ -30,10 +34,6 @@ TOLERANCE = 1e-5  # bound on the largest entry of the scaled gradient
 # not change the choice of the penalty.
 ROUGH = 1e-4
 STEPS = 500  # limit on the steps of one fit, for fits that cannot reach the tolerance
-# Numbers in one piece of the features or logits. A piece stays in the CPU cache for both matrix
-# products of a step.
-PIECE = 1 << 20
-NUMBERS = "logistic regression needs finite features, but some are NaN or infinite"
 
 
 def linear_fast(task: Task) -> Result:
@@ -78,22 +78,6 @@ class Classification(NamedTuple):
     ranks: Tensor
 
 
-class Frame(NamedTuple):
-    """A map of features to their standardised principal components: (x - mean) @ axes.
-
-    The rotation changes neither the objective nor its minimum, but makes the Hessian at the minimum
-    almost diagonal. On correlated features L-BFGS then needs tens of steps instead of hundreds.
-    """
-
-    mean: Tensor  # (D,)
-    axes: Tensor  # (D,D), includes the division by the standard deviations
-    spread: Tensor  # (D,) variances of the components
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return features (N,D) in this frame, on the frame's device."""
-        return product(x.to(self.axes) - self.mean, self.axes.T)
-
-
 def classify(
     train: Features,
     test: Features,
@@ -104,24 +88,24 @@ def classify(
 ) -> Classification:
     """Choose a penalty by cross-validation on train, fit on all of it and classify test.
 
-    train and test have features (N,D) and labels (N,).
+    train and test have features (N,D) and labels (N,). With several ranks, all of them call this
+    function with the same features, and each works with its share of the train images. The train
+    features are copied once: to the device, or to host memory if they do not fit there.
     """
+    device = torch.device(device)
     # Only classes with train images take part: the bias of any other would go to minus infinity.
     names, y = torch.unique(train.y, return_inverse=True)
-    order, folds = dealt(y, seed)
-    frame = standard(raised(train.x), device)
-    x = turned(train.x[order], frame)
-    y = y[order].to(device)
-    penalty, held_out, start = choose(x, y, folds, frame.spread, penalties, len(names))
-    theta = fit(x, y, [slice(0, len(x))], frame.spread, penalty, start)
-    test_x = turned(test.x, frame)
-    if not test_x.sum().isfinite():
-        raise ValueError(NUMBERS)
-    ranks = ranked(test_x, theta)
-    column = torch.searchsorted(names, test.y).clamp(max=len(names) - 1)
-    true_ranks = ranks.gather(1, column[:, None]).squeeze(1)
-    known = names[column] == test.y
-    return Classification(penalty, held_out, torch.where(known, true_ranks, len(names)))
+    order, folds = shared(*dealt(y, seed))
+    x = loaded(train.x, order, device)
+    frame = standard(x, device)
+    x = turned(x, frame, out=x)
+    rows = Rows(x, y[order].to(device), device)
+    penalty, held_out, start = choose(rows, folds, frame.spread, penalties, len(names))
+    theta = fit(rows, [slice(0, len(x))], frame.spread, penalty, start)
+    column = torch.searchsorted(names, test.y.cpu()).clamp(max=len(names) - 1)
+    ranks = ranked(test.x, column, frame, theta)
+    known = names[column] == test.y.cpu()
+    return Classification(penalty, held_out, torch.where(known, ranks, len(names)))
 
 
 def dealt(y: Tensor, seed: int) -> tuple[Tensor, list[slice]]:
@@ -131,46 +115,55 @@ def dealt(y: Tensor, seed: int) -> tuple[Tensor, list[slice]]:
     """
     shuffled = rng.permutation(rng.key(seed, "folds"), len(y))
     by_class = shuffled[y[shuffled].argsort(stable=True)]
-    parts = [by_class[fold::FOLDS] for fold in range(FOLDS)]
-    ends = [sum(map(len, parts[:fold])) for fold in range(FOLDS + 1)]
+    return joined([by_class[fold::FOLDS] for fold in range(FOLDS)])
+
+
+def shared(order: Tensor, folds: list[slice]) -> tuple[Tensor, list[slice]]:
+    """Return the images of this rank in the order, and the folds as slices of them."""
+    return joined([order[fold][dist.rank() :: dist.world()] for fold in folds])
+
+
+def joined(parts: list[Tensor]) -> tuple[Tensor, list[slice]]:
+    """Return the concatenated parts and the slice of each of them."""
+    ends = [sum(map(len, parts[:number])) for number in range(len(parts) + 1)]
     return torch.cat(parts), [slice(*pair) for pair in pairwise(ends)]
 
 
-def standard(x: Tensor, device: torch.device | str) -> Frame:
-    """Return the frame of features (N,D).
+def loaded(x: Tensor, order: Tensor, device: torch.device) -> Tensor:
+    """Return the rows `order` of features (N,D), in the fastest memory that has room for them.
 
-    A feature that is constant up to rounding errors is not rescaled.
+    x is read from its beginning to its end, because it may be a memory-mapped file.
     """
-    deviation, mean = torch.std_mean(x, 0, correction=0)
-    if not deviation.isfinite().all():
-        raise ValueError(NUMBERS)
-    rounding = 10 * torch.finfo(x.dtype).eps * mean.abs()
-    scale = torch.where(deviation > rounding, deviation, torch.ones_like(deviation)).to(device)
-    mean = mean.to(device)
-    covariance = torch.zeros(x.shape[1], x.shape[1], dtype=x.dtype, device=device)
-    for part in torch.split(x, rows_of(x)):
-        z = (part.to(device) - mean) / scale
-        covariance += product(z.T, z.T)
-    spread, axes = torch.linalg.eigh(covariance.cpu().double() / len(x))
-    return Frame(mean, axes.to(scale) / scale[:, None], spread.clamp(min=0))
-
-
-def turned(x: Tensor, frame: Frame) -> Tensor:
-    """Return features (N,D) in a frame, computed in pieces."""
-    out = torch.empty(x.shape, dtype=frame.axes.dtype, device=frame.axes.device)
-    for start in range(0, len(x), rows_of(x)):
-        out[start : start + rows_of(x)] = frame(x[start : start + rows_of(x)])
+    place = torch.full((len(x),), -1)
+    place[order] = torch.arange(len(order))
+    out = empty((len(order), x.shape[1]), raised(x[:0]).dtype, device=device)
+    for rows, piece in on_device(x, cut(len(x), rows_of(x, device=device)), out.device):
+        mine = (place[rows] >= 0).nonzero().flatten()
+        chosen = piece if len(mine) == len(piece) else piece[mine.to(out.device)]
+        out[place[rows][mine].to(out.device)] = chosen.to(out.dtype)
     return out
 
 
-def rows_of(x: Tensor, classes: int = 1) -> int:
-    """Return the number of rows in one piece of features (N,D) or of their logits (N,C)."""
-    return max(1, PIECE // max(x.shape[1], classes))
+class Rows(NamedTuple):
+    """Features (N,D) in their frame, their classes (N,), and the device to compute on.
+
+    The features may be on the host if they do not fit on the device.
+    """
+
+    x: Tensor
+    y: Tensor  # on the device
+    device: torch.device
+
+    def pieces(self, parts: list[slice], classes: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield features (n,D) and classes (n,) of parts of the rows, on the device."""
+        most = rows_of(self.x, classes, device=self.device)
+        slices = [rows for part in parts for rows in cut(part.stop, most, part.start)]
+        for rows, piece in on_device(self.x, slices, self.device):
+            yield piece, self.y[rows]
 
 
 def choose(
-    x: Tensor,
-    y: Tensor,
+    rows: Rows,
     folds: list[slice],
     spread: Tensor,
     penalties: Sequence[float],
@@ -182,95 +175,84 @@ def choose(
     (D+1,C) from which to start the final fit. The chosen penalty classifies most held-out images
     correctly; among equals it is the strongest. The start is the mean of the folds' solutions.
     """
-    correct = [0] * len(penalties)
-    solutions: list[list[Tensor]] = [[] for _ in penalties]
+    correct = torch.zeros(len(penalties), dtype=torch.int64, device=rows.device)
+    means = [torch.zeros(())] * len(penalties)
     with bar(len(folds) * len(penalties), "penalties", least=1) as advance:
         for fold in folds:
-            others = [rows for rows in folds if rows != fold]
-            theta = torch.zeros(x.shape[1] + 1, classes, dtype=torch.float64)
+            others = [part for part in folds if part != fold]
+            theta = torch.zeros(rows.x.shape[1] + 1, classes, dtype=torch.float64)
             for index, penalty in enumerate(penalties):
-                theta = fit(x, y, others, spread, penalty, theta, ROUGH)
-                solutions[index].append(theta)
-                correct[index] += int((logits(x[fold], theta).argmax(1) == y[fold]).sum())
+                theta = fit(rows, others, spread, penalty, theta, ROUGH)
+                means[index] = means[index] + theta / len(folds)
+                for x, y in rows.pieces([fold], classes):
+                    correct[index] += (logits(x, theta).argmax(1) == y).sum()
                 advance(1)
-    best = correct.index(max(correct))
-    percents = [100 * count / len(x) for count in correct]
-    return penalties[best], percents, torch.stack(solutions[best]).mean(0)
+    counts = dist.total(correct).tolist()
+    best = counts.index(max(counts))
+    count = int(dist.total(torch.tensor(len(rows.x), device=rows.device)))
+    return penalties[best], [100 * right / count for right in counts], means[best]
 
 
 def fit(
-    x: Tensor,
-    y: Tensor,
+    rows: Rows,
     parts: list[slice],
     spread: Tensor,
     penalty: float,
     start: Tensor,
     tolerance: float = TOLERANCE,
 ) -> Tensor:
-    """Return the parameters (D+1,C), in float64, that minimise the objective on rows of x and y.
+    """Return the parameters (D+1,C), in float64, that minimise the objective on parts of the rows.
 
-    `parts` are the rows of x (N,D) and y (N,) to use. L-BFGS works on the parameters times the
-    square root of an estimate of the Hessian's diagonal, spread / C + penalty.
+    L-BFGS works on the parameters times the square root of an estimate of the Hessian's diagonal,
+    spread / C + penalty. Parameters and gradients stay on the device.
     """
     classes = start.shape[1]
     curvature = torch.cat([spread / classes + penalty, spread.new_full((1,), 1 / classes)])
-    scale = curvature.rsqrt()[:, None]
-    scaled = (start / scale).requires_grad_()
-    rows = rows_of(x, classes)
-    pieces = [
-        slice(first, min(first + rows, part.stop))
-        for part in parts
-        for first in range(part.start, part.stop, rows)
-    ]
-    optimiser = torch.optim.LBFGS(
-        [scaled],
-        max_iter=STEPS,
-        max_eval=2 * STEPS,
-        tolerance_grad=tolerance,
-        tolerance_change=1e-9,
-        history_size=20,
-        line_search_fn="strong_wolfe",
-    )
+    scale = curvature.rsqrt()[:, None].to(wide(rows.device))
+    count = sum(part.stop - part.start for part in parts)
+    total = dist.total(torch.tensor(float(count), device=wide(rows.device)))
 
-    def closure() -> Tensor:
-        value, gradient = objective(x, y, pieces, scaled.detach() * scale, penalty)
-        scaled.grad = gradient * scale
-        return value
+    def function(scaled: Tensor) -> tuple[Tensor, Tensor]:
+        theta = scaled.view(start.shape) * scale
+        value, gradient = objective(rows, parts, theta, penalty, float(total))
+        return value, (gradient * scale).flatten()
 
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
-    return scaled.detach() * scale
+    first = (start.to(scale) / scale).flatten()
+    return minimise(function, first, tolerance=tolerance, steps=STEPS).view(start.shape) * scale
 
 
 def objective(
-    x: Tensor, y: Tensor, pieces: list[slice], theta: Tensor, penalty: float
+    rows: Rows, parts: list[slice], theta: Tensor, penalty: float, count: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the objective () and its gradient (D+1,C), in float64 on the CPU.
+    """Return the objective () and its gradient (D+1,C), in float64, over all ranks.
 
-    The matrix products run on the device of x (N,D); the rest is small.
+    `count` is the number of rows in the parts of all ranks. The matrix products run in the
+    precision of the features, without TF32. The logits of a piece are overwritten by the error of
+    its probabilities, so that a piece takes no more memory than its logits.
     """
-    weight = theta[:-1].T.to(x)
-    bias = theta[-1].to(x)
-    weight_gradient = torch.zeros_like(weight)
-    bias_gradient = torch.zeros_like(bias)
-    losses = []
-    for rows in pieces:
-        scores = product(x[rows], weight) + bias
-        label = y[rows, None]
-        total = scores.logsumexp(1, keepdim=True)
-        losses.append(total - scores.gather(1, label))
-        error = (scores - total).exp_().scatter_add_(1, label, -torch.ones_like(total))
-        weight_gradient += product(error.T, x[rows].T)
-        bias_gradient += error.sum(0)
-    n = sum(rows.stop - rows.start for rows in pieces)
-    # The losses are summed in float64: in float32 the line search could not see the small gains of
-    # the last steps. If x is on a CUDA device, the sum runs there: summing 50,000 numbers per step
-    # on the host would occupy all of its cores.
-    single = torch.cat(losses)
-    double = single.double() if single.device.type == "cuda" else single.cpu().double()
-    value = double.sum().cpu() / n + penalty / 2 * theta[:-1].square().sum()
-    gradient = torch.cat([weight_gradient.T, bias_gradient[None]]).cpu().double() / n
-    gradient[:-1] += penalty * theta[:-1]
-    return value, gradient
+    weight = theta[:-1].to(rows.device, rows.x.dtype)
+    bias = theta[-1].to(weight)
+    # the last row is the gradient of the bias
+    gradient = torch.zeros_like(theta, device=rows.device, dtype=weight.dtype)
+    loss = torch.zeros((), dtype=torch.float64, device=theta.device)
+    with ieee(rows.device):
+        for x, y in rows.pieces(parts, theta.shape[1]):
+            error = torch.addmm(bias, x, weight)
+            error -= error.amax(1, keepdim=True)
+            own = error.gather(1, y[:, None])
+            normaliser = error.exp_().sum(1, keepdim=True)
+            # The losses are summed in float64: in float32 the line search could not see the small
+            # gains of the last steps.
+            loss += (normaliser.log() - own).to(loss).sum()
+            error /= normaliser
+            error.scatter_add_(1, y[:, None], -torch.ones_like(own))
+            gradient[:-1].addmm_(x.T, error)
+            gradient[-1] += error.sum(0)
+    sums = dist.total(torch.cat([gradient.to(loss).flatten(), loss[None]]))
+    value = sums[-1] / count + penalty / 2 * theta[:-1].square().sum()
+    slope = sums[:-1].view(theta.shape) / count
+    slope[:-1] += penalty * theta[:-1]
+    return value, slope
 
 
 def logits(x: Tensor, theta: Tensor) -> Tensor:
@@ -278,8 +260,20 @@ def logits(x: Tensor, theta: Tensor) -> Tensor:
     return product(x, theta[:-1].T.to(x)) + theta[-1].to(x)
 
 
-def ranked(x: Tensor, theta: Tensor) -> Tensor:
-    """Return the rank of every class (N,C), 0 for the largest logit, on the CPU."""
-    pieces = [logits(part, theta) for part in torch.split(x, rows_of(x, theta.shape[1]))]
-    orders = (torch.argsort(part, dim=1, descending=True, stable=True) for part in pieces)
-    return torch.cat([order.argsort(1).cpu() for order in orders])
+def ranked(x: Tensor, column: Tensor, frame: Frame, theta: Tensor) -> Tensor:
+    """Return the rank (N,) of the class `column` (N,) of each image of features (N,D), on the CPU.
+
+    The rank is 0 for the class with the largest logit. Of equal logits, the first class is better.
+    """
+    device = frame.axes.device
+    classes = torch.arange(theta.shape[1], device=device)
+    ranks = []
+    for rows, piece in on_device(x, cut(len(x), rows_of(x, theta.shape[1], device=device)), device):
+        scores = logits(frame(piece), theta)
+        if not scores.isfinite().all():
+            raise ValueError(NUMBERS)
+        index = column[rows, None].to(device)
+        own = scores.gather(1, index)
+        better = (scores > own) | ((scores == own) & (classes < index))
+        ranks.append(better.sum(1).cpu())
+    return torch.cat(ranks)

@@ -98,9 +98,9 @@ def _as_arrays(outline: Any) -> Any:
     return outline if isinstance(outline, dict) else [np.asarray(polygon) for polygon in outline]
 
 
-def images(objects: Detection) -> Iterator[Tensor]:
-    """Yield all images uint8 (3,H,W) in order."""
-    yield from _loader(_Images(objects.read), range(len(objects)), len(objects))
+def images(objects: Detection, indices: range) -> Iterator[Tensor]:
+    """Yield the images uint8 (3,H,W) at some indices, in order."""
+    yield from _loader(_Images(objects.read), indices, len(indices))
 
 
 def _loader(dataset: Dataset[Any], plan: Any, count: int) -> DataLoader[Any]:

@@ -8,7 +8,7 @@ from importlib import import_module
 from antipode.evaluation import finetune, linear, semi
 from antipode.evaluation.alignment_uniformity import alignment_uniformity
 from antipode.evaluation.logistic import linear_fast
-from antipode.evaluation.nearest import nearest, one_each
+from antipode.evaluation.nearest import held_out, nearest, one_each
 from antipode.evaluation.score import Result
 from antipode.evaluation.svm import lowshot_svm, svm_voc07
 from antipode.evaluation.task import Protocol, Task, is_unlabelled
@@ -27,23 +27,23 @@ def detection(task: Task, settings: str) -> Result:
     return result
 
 
+def _votes(k: int, tau: float | None, about: str) -> Protocol:
+    """Return the protocol of a vote of k neighbours. The untrained network is scored, too."""
+    return Protocol(partial(nearest, k=k, tau=tau), about, baseline=True)
+
+
 GENERAL: dict[str, Protocol] = {
-    "knn": Protocol(
-        partial(nearest, k=200, tau=0.07),
-        "vote of the 200 nearest neighbours, weighted by exp(similarity/.07) (NPID)",
+    "knn": _votes(
+        200, 0.07, "vote of the 200 nearest neighbours, weighted by exp(similarity/.07) (NPID)"
     ),
-    "knn10": Protocol(
-        partial(nearest, k=10, tau=None), "unweighted vote of the 10 nearest neighbours"
+    "knn10": _votes(10, None, "unweighted vote of the 10 nearest neighbours"),
+    "knn20": _votes(20, None, "unweighted vote of the 20 nearest neighbours (MSBReg)"),
+    "knn20-weighted": _votes(
+        20, 0.07, "vote of the 20 nearest neighbours, weighted by exp(similarity/.07) (MSBReg)"
     ),
-    "knn20": Protocol(
-        partial(nearest, k=20, tau=None), "unweighted vote of the 20 nearest neighbours (MSBReg)"
-    ),
-    "knn20-weighted": Protocol(
-        partial(nearest, k=20, tau=0.07),
-        "vote of the 20 nearest neighbours, weighted by exp(similarity/.07) (MSBReg)",
-    ),
-    "knn200": Protocol(
-        partial(nearest, k=200, tau=None), "unweighted vote of the 200 nearest neighbours (MSBReg)"
+    "knn200": _votes(200, None, "unweighted vote of the 200 nearest neighbours (MSBReg)"),
+    "knn-held-out": Protocol(
+        held_out, "unweighted vote of 20, for every tenth train image; uses no test image"
     ),
     "knn-head": Protocol(
         partial(nearest, k=200, tau=0.07, of="head"), "knn on the projections of the head"

@@ -3,6 +3,9 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+# the key of `Score.more` that counts test images that are also training images
+OVERLAP = "test images in train"
+
 
 class Result(NamedTuple):
     """The return value of a protocol.
@@ -56,7 +59,9 @@ class Score:
         further = "".join(
             f", {name} {value:.2f}" for name, value in self.more.items() if isinstance(value, float)
         )
-        return f"{self._head()}{further} ({self.data} {self.split}, n = {self.n})"
+        count = self.more.get(OVERLAP)
+        overlap = f"; WARNING: {count} of {self.n} {OVERLAP}" if count else ""
+        return f"{self._head()}{further} ({self.data} {self.split}, n = {self.n}){overlap}"
 
     def _head(self) -> str:
         """Return protocol, value, interval and chance level as text."""

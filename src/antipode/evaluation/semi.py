@@ -19,6 +19,7 @@ from antipode.evaluation.accuracy import classification, top5
 from antipode.evaluation.classifier import Features, Heads, embed, fit, graded, width
 from antipode.evaluation.linear import Linear, one_label, precision, trained
 from antipode.evaluation.score import Result
+from antipode.evaluation.shares import over_ranks
 from antipode.evaluation.task import Task
 from antipode.schedule import Schedule
 
@@ -175,17 +176,17 @@ def _frozen(settings: Semi) -> Linear:
 def tuned(task: Task, settings: Semi, rate: float, source: Source) -> tuple[Heads, nn.Module]:
     """Train a classifier and a copy of the backbone together, in float32, and return both.
 
-    `rate` is the learning rate of the backbone. Batch norm is in training mode: it uses batch
-    statistics and updates its running statistics.
+    `rate` is the learning rate of the backbone. Batch norm is in training mode: it uses the
+    statistics of batches, over all ranks, and updates its running statistics.
     """
-    net = copy.deepcopy(task.backbone).requires_grad_(True).train()
+    batch = min(settings.batch, len(source))
+    net = over_ranks(copy.deepcopy(task.backbone), batch).requires_grad_(True).train()
     heads = Heads(1, task.classes, width(task), std=0.01, seed=task.seed).to(task.device)
     moves = [
         (_optimiser(settings, list(heads.parameters())), settings.classifier),
         (_optimiser(settings, list(net.parameters())), rate),
     ]
     factor = Schedule(name="cosine", epochs=settings.epochs).factor
-    batch = min(settings.batch, len(source))
     fit(task, heads, source, net, moves, factor, batch=batch, epochs=settings.epochs)
     if not all(heads.finite()):
         raise ValueError(

@@ -24,12 +24,14 @@ class Protocol(NamedTuple):
         about: a description in one line, for lists.
         data: the data set that the protocol belongs to, or None for the data set of the run.
         labels: whether the protocol needs labels.
+        baseline: whether it is cheap enough to score the untrained network beside the trained one.
     """
 
     run: Callable[["Task"], Result]
     about: str
     data: str | None = None
     labels: bool = True
+    baseline: bool = False
 
 
 @dataclass

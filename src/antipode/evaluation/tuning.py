@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from antipode import optim, rng
-from antipode.data.loader import Loader, in_order, uniforms
+from antipode import dist, optim, rng
+from antipode.data.chunks import uniforms
+from antipode.data.loader import Loader, in_order
 from antipode.data.progress import bar
 from antipode.data.sources.source import Memory, Source, subset
 from antipode.data.views.operation import Crop
@@ -25,6 +26,7 @@ from antipode.data.views.views import Views
 from antipode.evaluation.classifier import Features, Heads, embed, width
 from antipode.evaluation.linear import one_label
 from antipode.evaluation.pixels import as_evaluated
+from antipode.evaluation.shares import divides, mine, over_ranks, places
 from antipode.evaluation.task import Task
 from antipode.optim import set_rate
 from antipode.schedule import Schedule
@@ -82,13 +84,15 @@ class Tuned(NamedTuple):
 def tune(task: Task, tuning: Tuning) -> Tuned:
     """Train a classifier and a copy of the backbone on the train images, and return both.
 
-    A seed gives the same result again on the same machine.
+    A seed gives the same result again on the same machine. The ranks share every batch. Without
+    dropout, the result does not depend on the number of ranks.
     """
     source = one_label(task, "train")
     devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):  # dropout draws from torch's generator
-        torch.manual_seed(task.seed)
-        net = copy.deepcopy(task.backbone).requires_grad_(tuning.lr is not None).eval()
+        torch.manual_seed(task.seed + dist.rank())  # images of other ranks have their own dropout
+        net = over_ranks(copy.deepcopy(task.backbone), tuning.batch)
+        net = net.requires_grad_(tuning.lr is not None).eval()
         heads = Heads(1, task.classes, width(task), std=0.01, seed=task.seed).to(task.device)
         centre, scale = _statistics(task, tuning, net, source)
         losses = _train(task, tuning, source, net, heads, (centre, scale))
@@ -113,6 +117,7 @@ def _train(
     labels = source.labels.to(task.device)
     centre, scale = statistics
     moves = _moves(tuning, net, heads)
+    weights = [*heads.parameters(), *([] if tuning.lr is None else net.parameters())]
     features = partial(embed, net) if tuning.lr is None else _trainable(net, task.device)
 
     def learn(view: Tensor, image_ids: Tensor) -> Tensor:
@@ -120,6 +125,7 @@ def _train(
             optimiser.zero_grad(set_to_none=True)
         loss = heads.loss((features(view) - centre) * scale, labels.index_select(0, image_ids))
         loss.backward()  # type: ignore[no-untyped-call]
+        dist.average_gradients(weights)
         for optimiser, _ in moves:
             optimiser.step()
         return loss.detach()
@@ -136,8 +142,10 @@ def _train(
             total += next(steps)()
             done(tuning.batch)
             if (step + 1) % per_epoch == 0:
-                losses.append(total.item() / per_epoch)
+                losses.append(dist.mean(total).item() / per_epoch)
                 total.zero_()
+                if not math.isfinite(losses[-1]):  # the weights, too, will never be finite again
+                    _check_finite(net, heads, tuning)
     steps.close()  # ends the workers
     return losses
 
@@ -160,6 +168,7 @@ def _steps(task: Task, tuning: Tuning, source: Source, learn: Learn) -> Steps:
         epochs=tuning.epochs,
         seed=task.seed,
         device=task.device,
+        **places(tuning.batch),
     )
     for _, _, batch in loader.steps():
         yield partial(learn, batch.views[0], rows.index_select(0, batch.image_ids))
@@ -183,12 +192,13 @@ def _resident(
 
     train_step: Callable[[Tensor, Tensor], Tensor] = body
     if device.type == "cuda":
-        train_step = CapturedStep(body, tuning.batch, device, what="the step of fine-tuning")
+        together = dist.active()
+        train_step = CapturedStep(body, what="the step of fine-tuning", together=together)
     for epoch in range(tuning.epochs):
         order = rng.permutation(rng.key(task.seed, "order", epoch, device=device), len(rows))
         key = rng.key(task.seed, "augment", epoch, device=device)
         for first in range(0, len(rows) - tuning.batch + 1, tuning.batch):
-            yield partial(train_step, order[first : first + tuning.batch], key)
+            yield partial(train_step, mine(order[first : first + tuning.batch]), key)
 
 
 def _table(source: Source, balanced: bool) -> Tensor:
@@ -281,13 +291,15 @@ def _statistics(
     """
     if not tuning.standardised:
         return torch.zeros(width(task), device=task.device), torch.ones((), device=task.device)
-    x = _sample(task, tuning, net, source).double()
+    sample = _sample(task, tuning, net, source)
+    dtype = sample.dtype
+    x = sample.double()
     if not bool(x.isfinite().all()):
         raise ValueError("the backbone has features that are NaN or infinite")
     spread = x.std(0, correction=0)
     spread = spread.clamp(min=max(0.1 * spread.mean().item(), 1e-12))  # some features may be dead
     scale = LENGTH / math.sqrt(x.shape[1]) / spread
-    return x.mean(0).float().to(task.device), scale.float().to(task.device)
+    return x.mean(0).to(task.device, dtype), scale.to(task.device, dtype)
 
 
 def _sample(task: Task, tuning: Tuning, net: nn.Module, source: Source) -> Tensor:
@@ -301,9 +313,11 @@ def _sample(task: Task, tuning: Tuning, net: nn.Module, source: Source) -> Tenso
     order = rng.permutation(rng.key(task.seed, "scale of features"), len(source))
     most = max(1, MEASURED // tuning.batch) * tuning.batch
     count = min(most, len(source) // tuning.batch * tuning.batch)  # whole batches
-    sample = subset(source, order[:count])
-    views = in_order(sample, task.eval_view, batch=tuning.batch, device=task.device)
-    return torch.cat([embed(net, view).cpu() for view, _ in views])
+    batches = [mine(ids) for ids in torch.split(order[:count], tuning.batch)]
+    sample = subset(source, torch.cat(batches))
+    views = in_order(sample, task.eval_view, batch=len(batches[0]), device=task.device)
+    x = torch.cat([embed(net, view) for view, _ in views])
+    return (dist.gather(x) if divides(tuning.batch) else x).cpu()
 
 
 @torch.no_grad()
@@ -311,8 +325,8 @@ def _fold(heads: Heads, centre: Tensor, scale: Tensor) -> None:
     """Change the classifier so that it takes features as they are, with equal logits."""
     weight, bias = heads.weights[0], heads.biases[0]
     folded = weight.cpu().double() * scale.cpu().double()
-    bias.copy_((bias.cpu().double() - folded @ centre.cpu().double()).float())
-    weight.copy_(folded.float())
+    bias.copy_(bias.cpu().double() - folded @ centre.cpu().double())
+    weight.copy_(folded)
 
 
 def _check_finite(net: nn.Module, heads: Heads, tuning: Tuning) -> None:

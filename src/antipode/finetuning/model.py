@@ -6,9 +6,10 @@ Shapes: N images, C classes, D features.
 
 import hashlib
 import json
-from importlib import import_module
+import os
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +20,14 @@ from antipode.data.views.views import views as make_views
 from antipode.evaluation.score import Score
 from antipode.files import atomic_write, finite
 from antipode.names import brief
+from antipode.nets import timm_net
 from antipode.nets.backbone import RESNETS, Stem, width
 from antipode.nets.weight_file import About, Normal, check_finite, packed, read
+from antipode.nets.weight_file import about as about_file
 from antipode.nets.weights import bare, fit, reopened, tensors
 from antipode.paths import absolute
 from antipode.runs.transform import Transform
+from antipode.wording import option
 
 MODEL = "model.json"
 WEIGHTS = "model.safetensors"
@@ -72,7 +76,14 @@ class Classifier(nn.Module):
     def line(self) -> str:
         """Return the score on the test images as one line of text."""
         content = self.scores.get("finetune")
-        return Score(**content).line() if content else "no test images, so no score"
+        if not content:
+            return "no test images, so no score"
+        try:
+            return Score(**content).line()
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise ValueError(
+                f"{self.path / SCORES} holds no score of finetune ({brief(str(error))})"
+            ) from None
 
     def __repr__(self) -> str:
         return f"Classifier({str(self.path)!r}, {len(self.classes)} classes)"
@@ -122,10 +133,11 @@ def check_out(folder: Path, overwrite: bool) -> None:
     if folder.is_file():
         raise ValueError(f"{folder} is a file, but a folder is needed")
     if (folder / "recipe.json").exists() or (folder / "network.json").exists():
-        raise ValueError(f"{folder} holds a run: choose another --out for the classifier")
+        raise ValueError(f"{folder} holds a run: choose another {option('out')} for the classifier")
     if (folder / MODEL).exists() and not overwrite:
         raise ValueError(
-            f"{folder} holds a classifier: choose another --out, or replace it with --overwrite"
+            f"{folder} holds a classifier: choose another {option('out')}, or replace it "
+            f"with {option('overwrite', True)}"
         )
 
 
@@ -139,8 +151,9 @@ def write(
 ) -> None:
     """Write a classifier to a folder.
 
-    If this is interrupted, the folder has no model.json, and `load_classifier` does not
-    accept it.
+    All files are on the disk before the first of them gets its name, so an error such as a full
+    disk leaves the old classifier whole. If the process is killed between the names, the folder has
+    no model.json, and `load_classifier` does not accept it.
 
     Args:
         folder: the folder.
@@ -155,14 +168,25 @@ def write(
     state |= {f"{head}.weight": fc[0].detach().cpu(), f"{head}.bias": fc[1].detach().cpu()}
     check_finite(state, folder / WEIGHTS)
     content = packed(state, network.about)
-    (folder / MODEL).unlink(missing_ok=True)
-    with atomic_write(folder / WEIGHTS) as file:
-        file.write(content)
-    _write_json(folder / SCORES, scores)
     described = network._asdict() | {"network": network.name} | network.normal._asdict()
     del described["name"], described["normal"]
     digest = hashlib.sha256(content).hexdigest()
-    _write_json(folder / MODEL, described | {"classifier": head, "sha256": digest} | about)
+    model = described | {"classifier": head, "sha256": digest} | about
+    _write_files(folder, {MODEL: _json(model), SCORES: _json(scores), WEIGHTS: content})
+
+
+def _write_files(folder: Path, contents: dict[str, bytes]) -> None:
+    """Write several files, of which the first gets its name last.
+
+    The old file of that name is removed when all new ones are on the disk.
+    """
+    with ExitStack() as stack:  # the file that is opened last gets its name first
+        for name, content in contents.items():
+            file = stack.enter_context(atomic_write(folder / name))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        (folder / next(iter(contents))).unlink(missing_ok=True)
 
 
 def head_name(network: Network, state: dict[str, Tensor], classes: int) -> str:
@@ -184,16 +208,13 @@ PARTS = ("weight", "bias")
 
 def _timm_names(network: Network, classes: int) -> set[str]:
     """Return the names of the tensors of timm's network with a classifier."""
-    library = import_module("timm")
-    name = network.name.removeprefix("timm:").partition("?")[0]
     with torch.device("meta"):  # for the names alone
-        net = library.create_model(name, num_classes=classes, in_chans=network.channels)
+        net = timm_net.network(network.name, network.channels, network.size, classes)
     return set(net.state_dict())
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    with atomic_write(path) as file:
-        file.write(json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n"
 
 
 # Read
@@ -222,8 +243,14 @@ def load_classifier(folder: str | Path, into: nn.Module | None = None) -> Classi
     weights = read(file)
     if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
         raise ValueError(
-            f"{file} was not written together with {MODEL} beside it: repeat antipode finetune "
-            "with --overwrite"
+            f"{file} was not written together with {MODEL} beside it: repeat finetune with "
+            f"{option('overwrite', True)}"
+        )
+    if about_file(file) != network.about:
+        raise ValueError(
+            f"{folder / MODEL} describes another network, size or normalisation than {WEIGHTS} "
+            "beside it: one of them has been changed, so repeat finetune with "
+            f"{option('overwrite', True)}"
         )
     fc = [weights.pop(f"{head}.{part}", torch.empty(0)) for part in PARTS]
     own = into if network.name.startswith("python:") else None
@@ -256,9 +283,11 @@ def _described(content: Any, path: Path) -> tuple[Network, list[str], str, str]:
     """
     try:
         stem = content["stem"]
+        if stem not in (None, *get_args(Stem)):
+            raise ValueError(f"stem {brief(stem)}")
         network = Network(
             str(content["network"]),
-            None if stem is None else stem,
+            stem,
             int(content["channels"]),
             int(content["size"]),
             str(content["policy"]),
@@ -266,7 +295,7 @@ def _described(content: Any, path: Path) -> tuple[Network, list[str], str, str]:
         )
         classes = [str(name) for name in content["classes"]]
         head, digest = str(content["classifier"]), str(content["sha256"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"{path} does not describe a classifier ({type(error).__name__}: {brief(str(error))})"
         ) from None

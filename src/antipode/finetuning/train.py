@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from antipode import dist
-from antipode.data.sources.catalog import Given, python_name
+from antipode.data.sources.catalog import Given, from_path, load, python_name
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
 from antipode.evaluation.evaluate import check_seed, task_for
@@ -26,6 +26,7 @@ from antipode.nets.weight_file import Normal
 from antipode.paths import absolute
 from antipode.runs.images import channels_of
 from antipode.runs.run import Run, Runs, opened
+from antipode.wording import option
 
 LISTED = 6  # classes that the first line names
 
@@ -71,6 +72,7 @@ def finetune(
         quiet: whether to print nothing.
     """
     check_seed(seed)
+    data = from_path(data)
     out = absolute(out)
     check_out(out, overwrite)
     where = pick_device(device)
@@ -80,7 +82,9 @@ def finetune(
     subject = opened(run, data=_name(data), seed=seed, module=backbone)
     if subject.network is None:
         subject.check_finished()
-    task = task_for(subject, data, where, seed)
+    # subfolders are classes, even if the run was trained on the same folder without labels
+    images = load(data, subject.root) if isinstance(data, str) else data
+    task = task_for(subject, images, where, seed)
     _check_labels(task.splits)
     scratch = subject.network is not None and subject.network.kind == "random"
     tuning = chosen(
@@ -112,8 +116,10 @@ def _check_labels(splits: Splits) -> None:
     """Raise ValueError if the train images have no labels, or all the same."""
     if is_unlabelled(splits.train):
         raise ValueError(
-            f"{splits.name} has no labels, and fine-tuning needs them: put the images of each "
-            "class into a folder of its own, of which there must be at least two"
+            printable(
+                f"{splits.name} has no labels, and fine-tuning needs them: put the images of each "
+                "class into a folder of its own, of which there must be at least two"
+            )
         )
 
 
@@ -141,20 +147,21 @@ def planned(run: Run, task: Task, tuning: Tuning) -> list[str]:
     counts = train.labels.bincount(minlength=len(names))
     tested = 0 if task.splits.test is None else len(task.splits.test)
     few, many = int(counts.min()), int(counts.max())
-    hint = "" if few * 3 > many or tuning.balanced else "; --balanced shows classes equally often"
+    hint = f"; {option('balanced', True)} shows classes equally often"
+    if few * 3 > many or tuning.balanced:
+        hint = ""
     rate = f"classifier {tuning.classifier_lr:g}"
     if tuning.lr is not None:
         rate = f"backbone {tuning.lr:g}, {rate}"
     frozen = " (frozen)" if tuning.lr is None else ""
-    return [
-        printable(
-            f"data: {len(train)} train and {tested} test images of {len(names)} classes ({shown}), "
-            f"{few} to {many} train images each{hint}"
-        ),
+    lines = [
+        f"data: {len(train)} train and {tested} test images of {len(names)} classes ({shown}), "
+        f"{few} to {many} train images each{hint}",
         f"training: {run.backbone_name}{frozen} at {task.size} px, {tuning.epochs} epochs of "
         f"{len(train) // tuning.batch} steps with {tuning.batch} images, {tuning.optimiser}, "
         f"learning rate {rate}, on {task.device.type}",
     ]
+    return [printable(line) for line in lines]  # classes and networks have names from files
 
 
 def _classes(task: Task) -> list[str]:
@@ -195,7 +202,9 @@ def _scores(task: Task, tuning: Tuning, tuned: Tuned) -> dict[str, Any]:
     """Return the content of scores.json: the accuracy on the test images, if there are any."""
     if is_unlabelled(task.splits.test):
         warnings.warn(
-            f"{task.splits.name} has no labelled test images, so the classifier has no score",
+            printable(
+                f"{task.splits.name} has no labelled test images, so the classifier has no score"
+            ),
             stacklevel=4,
         )
         return {}

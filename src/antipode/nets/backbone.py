@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from antipode.names import closest, unknown
+from antipode.names import unknown
+from antipode.nets import timm_net
 from antipode.nets.blocks import BasicBlock, Bottleneck, last_norms
 
 Stem = Literal["imagenet", "half", "small"]
@@ -198,14 +199,15 @@ def backbone(
     """Return a backbone with an attribute `width`, its number of features.
 
     Args:
-        net: a name, such as "resnet18" or "timm:vit_small_patch16_224", or your own module. The
-            weights of a module are used and not copied, so that training the backbone trains your
-            module. The classifier of a torchvision model is left out, because logits are not
-            features.
+        net: a name, such as "resnet18" or "timm:vit_small_patch16_224?drop_path_rate=0.1", or your
+            own module. The weights of a module are used and not copied, so that training the
+            backbone trains your module. The classifier of a torchvision model is left out, because
+            logits are not features.
         stem: the first layers of a ResNet by name, "imagenet" by default.
         channels: the number of channels of the images.
-        size: the side of the images in pixels. It is needed only for a network that accepts no
-            other size and does not state its `width`.
+        size: the side of the images in pixels. It is needed for a module that accepts no other size
+            and does not state its `width`. A transformer of timm is built for this size, unless its
+            name states `img_size`.
     """
     if isinstance(net, nn.Module):
         if stem is not None:
@@ -216,7 +218,9 @@ def backbone(
     if net.startswith("timm:"):
         if stem is not None:
             raise ValueError(f"the stem {stem!r} is for antipode's ResNets; {net} has its own")
-        return _from_timm(net.removeprefix("timm:"), channels, size)
+        return Wrapped(
+            timm_net.network(net, channels, size), channels, timm_net.image_size(net, size)
+        )
     if net not in RESNETS:
         raise unknown("backbone", net, [*RESNETS, "timm:NAME"])
     return ResNet(RESNETS[net], stem="imagenet" if stem is None else stem, channels=channels)
@@ -259,19 +263,6 @@ def _without_classifier(net: nn.Module) -> nn.Module:
     bare = copy.copy(net)  # the caller's model keeps its classifier
     bare._modules = {**net._modules, names[0]: nn.Identity()}
     return bare
-
-
-def _from_timm(name: str, channels: int, size: int | None) -> nn.Module:
-    """Return a timm model without its classifier."""
-    try:
-        import timm  # noqa: PLC0415  (optional, and slow to import)
-    except ImportError:
-        raise ValueError("timm's models need an extra: pip install 'antipode[timm]'") from None
-    if not timm.is_model(name):
-        near = closest(name, timm.list_models(), 0.6)  # timm has more than 1,000 names
-        hint = "" if near is None else f", did you mean {near!r}?"
-        raise ValueError(f"timm has no model {name!r}{hint}")
-    return Wrapped(timm.create_model(name, num_classes=0, in_chans=channels), channels, size)
 
 
 def zero_residuals(net: nn.Module) -> None:

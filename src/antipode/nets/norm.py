@@ -82,14 +82,17 @@ class BatchNorm(nn.Module):
             )
         self.num_batches_tracked += views
         local = local_groups(self.groups, len(x) // views)
-        if self.groups == 1 and dist.world() > 1:
-            return self._over_ranks(x, views)
+        if self.groups == 1 and dist.active():
+            return self._grouped(x, local, views, over_ranks=True)
         if local * views == 1:
             return F.batch_norm(x, mean, var, weight, bias, True, self.momentum, self.eps)
         return self._grouped(x, local, views)
 
-    def _grouped(self, x: Tensor, local: int, views: int) -> Tensor:
-        """Return x, normalised with the statistics of `local` groups of each view on this rank."""
+    def _grouped(self, x: Tensor, local: int, views: int, over_ranks: bool = False) -> Tensor:
+        """Return x, normalised with the statistics of `local` groups of each view on this rank.
+
+        With `over_ranks`, a group consists of the images of all ranks.
+        """
         weight = torch.ones_like(self.running_mean) if self.weight is None else self.weight
         bias = torch.zeros_like(self.running_mean) if self.bias is None else self.bias
         # The cast is outside of Grouped, because torch 2.11 loses the gradient of a Function that
@@ -98,20 +101,15 @@ class BatchNorm(nn.Module):
         with torch.no_grad():
             parts = _parts(wide, local * views)
             var, mean = torch.var_mean(parts, _axes(parts), correction=0, keepdim=True)
-            self._track(mean, var, parts.numel() // var.numel(), views)
+            count = parts.numel() // var.numel()
+            if over_ranks:
+                mean, var = _pooled(mean, var)
+                count *= dist.world()
+            self._track(mean, var, count, views)
             scale = torch.rsqrt(var + self.eps)
-        out: Tensor = Grouped.apply(wide, weight.to(wide.dtype), bias.to(wide.dtype), mean, scale)
-        return out.to(x.dtype)
-
-    def _over_ranks(self, x: Tensor, views: int) -> Tensor:
-        """Return x, normalised with the statistics of each view over all ranks."""
-        parts = _parts(_wide(x), views)
-        mean = dist.total(parts.mean(_axes(parts), keepdim=True)) / dist.world()
-        var = dist.total(((parts - mean) ** 2).mean(_axes(parts), keepdim=True)) / dist.world()
-        self._track(mean, var, x.numel() // (views * x.shape[1]) * dist.world(), views)
-        out = ((parts - mean) * torch.rsqrt(var + self.eps)).flatten(0, 1)
-        if self.weight is not None and self.bias is not None:
-            out = out * _channels(self.weight, x) + _channels(self.bias, x)
+        out: Tensor = Grouped.apply(
+            wide, weight.to(wide.dtype), bias.to(wide.dtype), mean, scale, over_ranks
+        )
         return out.to(x.dtype)
 
     @torch.no_grad()
@@ -138,14 +136,22 @@ class Grouped(torch.autograd.Function):
     The backward pass is written out, because autograd's reads the images twice as often. Here one
     pass sums dy and dy * x_hat for each group, and the gradients of input and weights both follow
     from those sums. The statistics are arguments, but the gradient treats them as functions of x. A
-    second derivative raises an error.
+    second derivative raises an error. With `over_ranks`, the statistics are those of all ranks. The
+    sums for the gradient of x are then taken over all ranks in one transfer.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        scale: Tensor,
+        over_ranks: bool,
     ) -> Tensor:
         """Return x (B,C,...), normalised with mean and 1/deviation (G,1,C,1...) of its groups."""
+        ctx.over_ranks = over_ranks
         ctx.save_for_backward(x, weight, mean, scale)
         flat = ((_parts(x, len(mean)) - mean) * scale).flatten(0, 1)
         return flat * _channels(weight, x) + _channels(bias, x)
@@ -163,9 +169,19 @@ class Grouped(torch.autograd.Function):
         axes = _axes(parts)
         plain, along = dy.sum(axes, keepdim=True), (dy * hat).sum(axes, keepdim=True)
         count = parts.numel() // plain.numel()
+        weight_gradients = along.sum(0).flatten(), plain.sum(0).flatten()
+        if ctx.over_ranks:
+            plain, along = dist.total(torch.stack([plain, along]))
+            count *= dist.world()
         dx = (scale * (dy - plain / count - hat * (along / count))).flatten(0, 1)
-        dx = dx * _channels(weight, x)
-        return dx, along.sum(0).flatten(), plain.sum(0).flatten(), None, None
+        return dx * _channels(weight, x), *weight_gradients, None, None, None
+
+
+def _pooled(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of the images of all ranks, from those of each rank."""
+    means, variances = dist.gather(torch.stack([mean, var])[None]).unbind(1)
+    pooled = means.mean(0)
+    return pooled, (variances + (means - pooled) ** 2).mean(0)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -36,3 +36,18 @@ def imagenet_weights(name: str) -> Mapping[str, Tensor]:
             f"without a network connection, put {entry.url} at {place}"
         ) from error
     return state
+
+
+def weights_at_hand(name: str) -> Path | None:
+    """Return the file of torchvision's weights V1 for a network, None if it is not in the cache."""
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    if not any(folder.glob(f"{name}-*.pth")):  # saves the import, which is slow
+        return None
+    from torchvision import models  # noqa: PLC0415
+
+    try:
+        entry = models.get_model_weights(name)["IMAGENET1K_V1"]
+    except (ValueError, KeyError):
+        return None
+    file = folder / Path(entry.url).name
+    return file if file.is_file() else None

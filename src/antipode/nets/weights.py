@@ -26,6 +26,7 @@ from antipode.nets.weight_file import (
     stated_stem,
 )
 from antipode.nets.weight_file import about as about_file
+from antipode.paths import expanded
 
 # modules of classifiers, and of MoCo's and SimSiam's projection heads, which are called `fc` too
 CLASSIFIERS = ("fc", "classifier", "head", "heads", "last_linear")
@@ -136,7 +137,7 @@ def start(backbone: nn.Module, name: str, weights: str, stem: Stem | None = None
     if weights == "torchvision":
         fit(net, imagenet_weights(name), f"torchvision's {name}")
         return
-    path = file_of(Path(weights).expanduser())
+    path = file_of(expanded(weights))
     state = matched(net, network(path, name, net), str(path))
     if isinstance(net, ResNet):
         theirs = settled_stem(path, state, stem, "set backbone.stem={stem}")

@@ -11,6 +11,7 @@ method, add one file here (docs/methods/add-a-method.md).
 | `PROTOCOLS`     | `protocols.py`         | protocol name -> `evaluation.task.Protocol` |
 | `ANALYSES`      | `analyses.py`          | analysis name -> `analysis.catalog.Analysis` |
 | `ITEMS`         | `tables.py`            | item name -> `reproduction.item.Item`     |
+| `NETWORKS`      | `networks.py`          | kind of network -> function that returns settings |
 """
 
 import inspect
@@ -41,6 +42,7 @@ FILES = {
     "PROTOCOLS": "protocols",
     "ANALYSES": "analyses",
     "ITEMS": "tables",
+    "NETWORKS": "networks",
 }
 
 
@@ -123,13 +125,14 @@ def build(
     `arguments` are the arguments of the method. `seed` decides what the learner draws while it
     trains (kicks, subsets, shuffles); the weights are drawn from torch's global generator.
 
-    # antipode.types.Batch(views, image_ids)
-    for batch in batches:
-        learner.before_step(progress)                         # in [0,1]
-        out = learner(batch)
-        out.loss.backward()
-        optimiser.step(); optimiser.zero_grad()               # over learner.param_groups()
-        learner.after_step(out)
+    A training loop is:
+
+        for batch in batches:                               # antipode.types.Batch(views, image_ids)
+            learner.before_step(progress)                   # in [0,1]
+            out = learner(batch)
+            out.loss.backward()
+            optimiser.step(); optimiser.zero_grad()         # over learner.param_groups()
+            learner.after_step(out)
     """
     chosen = _checked(method, arguments)
     net = make_backbone(backbone, stem=stem, channels=channels)

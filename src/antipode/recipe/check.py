@@ -7,6 +7,7 @@ from antipode.data.views.views import views
 from antipode.limits import NUMBERS
 from antipode.names import unknown
 from antipode.nets.backbone import RESNETS, SUPERVISED
+from antipode.nets.timm_net import parse
 from antipode.recipe.datasets import DATASETS
 from antipode.recipe.derived import OWN_STEMS
 from antipode.recipe.recipe import Recipe
@@ -79,3 +80,5 @@ def check_backbone_name(name: str) -> None:
     has_own_stem = name.startswith(OWN_STEMS) and not name.endswith(":")
     if name not in RESNETS and not has_own_stem:
         raise unknown("backbone", name, [*RESNETS, "timm:NAME"])
+    if name.startswith("timm:"):
+        parse(name)

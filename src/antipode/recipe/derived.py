@@ -4,7 +4,16 @@ The method determines the number of views and the parameter groups of the optimi
 """
 
 from antipode.core.learner import Learner
-from antipode.recipe.layer import NETWORK, OWN_STEM, VIEWS, Default, Derived, Layer
+from antipode.nets.timm_net import stated_size
+from antipode.recipe.layer import (
+    IMAGE_SIZE,
+    NETWORK,
+    OWN_STEM,
+    VIEWS,
+    Default,
+    Derived,
+    Layer,
+)
 from antipode.recipe.schema import GROUPS, Group
 
 OWN_STEMS = ("timm:", "python:")  # networks that have their own stem
@@ -23,7 +32,8 @@ def derive(values: Layer, user: Layer, asked: Layer, learner: Learner) -> Layer:
         learner: the learner of the method, built on the meta device.
     """
     groups = list(learner.groups())
-    values = _views(_stem(values, user), user, learner.views)
+    values = _view_size(_stem(values, user), user)
+    values = _views(values, user, learner.views)
     _check_groups(values, user, groups)
     if "predictor" in groups:
         copied = {
@@ -49,6 +59,21 @@ def _stem(values: Layer, user: Layer) -> Layer:
     if "backbone.stem" in user:
         raise ValueError(f"backbone.stem={stem} applies only to our ResNets; {name} has its own")
     return values | {"backbone.stem": (None, OWN_STEM)}
+
+
+def _view_size(values: Layer, user: Layer) -> Layer:
+    """Set the view size to the image size that the name of a network of timm states."""
+    name = str(values["backbone.name"][0])
+    stated = stated_size(name)
+    size = values["views.size"][0]
+    if stated is None or stated == size:
+        return values
+    if "views.size" in user:
+        raise ValueError(
+            f"views.size={size} does not fit {name}, which takes images of {stated} px: leave out "
+            "one of the two"
+        )
+    return values | {"views.size": (stated, IMAGE_SIZE)}
 
 
 def _views(values: Layer, user: Layer, count: int) -> Layer:

@@ -40,6 +40,7 @@ VIEWS = Derived("the method's number of views", "method.name")
 IMAGES = Derived("the number of images in the data set", "data.name")
 NETWORK = Derived("as optim.network", "optim.network")
 OWN_STEM = Derived("the network has its own stem", "backbone.name")
+IMAGE_SIZE = Derived("img_size of the network", "backbone.name")
 
 
 class DatasetDefaults(NamedTuple):
@@ -69,6 +70,8 @@ class RecipeContext(NamedTuple):
         arguments: those arguments of the method that the user gave.
         epochs: length of the run.
         images: number of images in the data set; None if it is unknown until the data are opened.
+        backbone: name of the network.
+        batch: batch size, if a queue must not be smaller; otherwise 0.
     """
 
     method: str
@@ -77,6 +80,8 @@ class RecipeContext(NamedTuple):
     arguments: Mapping[str, Any]
     epochs: int
     images: int | None
+    backbone: str = ""
+    batch: int = 0
 
 
 class Variant(NamedTuple):

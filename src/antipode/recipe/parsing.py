@@ -15,6 +15,7 @@ from antipode import json_text
 from antipode.limits import check_limit
 from antipode.names import brief, closest, did_you_mean
 from antipode.recipe.schema import GROUPS, SECTIONS
+from antipode.wording import option
 
 # words for the bounds of pydantic fields
 BOUNDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
@@ -65,7 +66,9 @@ def read_json(path: Path) -> dict[str, Any]:
     folder = path if path.is_dir() else None
     file = path / "recipe.json" if folder else path
     if not file.is_file():
-        images = f"; if {folder} holds images, use --data folder:{folder}" if folder else ""
+        images = ""
+        if folder:
+            images = f"; if {folder} holds images, use {option('data', f'folder:{folder}')}"
         raise ValueError(f"there is no recipe file {file}{images}")
     content = json_text.read(file)
     if not isinstance(content, dict):

@@ -22,10 +22,14 @@ def keys_for(images: int) -> int:
 
 
 def few_keys(context: RecipeContext) -> int | None:
-    """Return the size of a queue or bank for few images, or None if the usual size applies."""
+    """Return the size of a queue or bank for few images, or None if the usual size applies.
+
+    It is not smaller than the batch of the context: each step pushes a whole batch of keys.
+    """
     if context.images is None or context.images > QUEUE:
         return None
-    return keys_for(context.images)
+    batch = 2 ** (context.batch - 1).bit_length() if context.batch else 0
+    return max(keys_for(context.images), batch)
 
 
 def small_rate(source: str = SMALL, lr: float = 0.06) -> Layer:

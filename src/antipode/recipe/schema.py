@@ -44,22 +44,27 @@ class Backbone(Section):
 
     `stem` is the form of the first layers; None if the network has its own. `weights` are the
     weights to start from: None (random), "torchvision" (supervised on ImageNet) or the path of a
-    checkpoint.
+    checkpoint. `freeze_patches` keeps the patch projection of a vision transformer at its initial
+    weights, as in MoCo v3.
     """
 
     name: str
     stem: Literal["imagenet", "half", "small"] | None = None
     weights: str | None = None
+    freeze_patches: bool = False
 
 
 class Data(Section):
     """The data set.
 
     `root` is the folder that holds it; None uses the environment variable ANTIPODE_DATA. `workers`
-    is the number of loader processes; None chooses as many as suit the machine.
+    is the number of loader processes; None chooses as many as suit the machine. `labels` says
+    whether the subfolders of `folder:` are classes; `pretrain` decides and stores "folders" or
+    "none".
     """
 
     name: str
+    labels: Literal["auto", "folders", "none"] = "folders"
     root: str | None = None
     download: bool = False
     workers: Annotated[int, Field(ge=0)] | None = None
@@ -144,9 +149,11 @@ class Train(Section):
         device: device; "auto" chooses an accelerator if there is one.
         precision: "auto" is bf16 on a GPU that supports it and fp32 elsewhere. fp64 is slow and
             meant for comparing runs.
-        compile: "auto" and "on" compile the step on a single GPU; "off" never compiles.
+        compile: "auto" and "on" compile the step on a GPU; "off" never compiles.
         channels_last: whether to use the channels-last memory format.
         accumulate: number of parts of a batch, whose gradients are accumulated.
+        negatives: with several parts, "part" computes the loss of each part on its own. "batch"
+            computes the loss of the whole batch, for about a third more time.
         deterministic: whether to use only deterministic algorithms.
         checkpoint_every: epochs between checkpoints.
         checkpoint_steps: steps between further checkpoints; None writes none.
@@ -163,6 +170,7 @@ class Train(Section):
     compile: Literal["auto", "on", "off"] = "auto"
     channels_last: bool = True
     accumulate: Positive = 1
+    negatives: Literal["part", "batch"] = "part"
     deterministic: bool = False
     checkpoint_every: Positive = 10
     checkpoint_steps: Positive | None = None

@@ -195,6 +195,7 @@ function axes(width, height, margin, x, y, spec) {
 // ---- line charts
 // spec.series: [{name, colour, x, y, dash, low, high}], where low and high bound a shaded band.
 // spec.marks: [[y, text]], horizontal reference lines.
+// spec.spans: [[x0, x1, text]], shaded parts of the x axis.
 // spec.direct: write the name of each series at the end of its line.
 
 function lineChart(spec) {
@@ -208,7 +209,7 @@ function lineChart(spec) {
     const narrow = width < 560;
     const named = spec.direct && !narrow && series.length <= 8 && series.length > 1;
     const longest = Math.max(...series.map((line) => line.name.length), 0);
-    const right = named ? Math.min(190, 22 + longest * 6.6) : 14;
+    const right = named ? Math.min(200, 34 + longest * 6.6) : 14;
     const margin = { left: 48, right, top: 24, bottom: 40 };
     const plotWidth = width - margin.left - margin.right;
     const plotHeight = height - margin.top - margin.bottom;
@@ -285,13 +286,32 @@ function lineChart(spec) {
         svg("text", { x: right, y: at - 5, "text-anchor": "end" }, text));
     });
     const [top, bottom] = [margin.top, height - margin.bottom];
+    const spans = (spec.spans || []).map(([from, to, text]) => {
+      const [first, last] = [from, to].map((value) => {
+        return Math.max(margin.left, Math.min(width - margin.right, x.to(value)));
+      });
+      return svg("g", { class: "span" },
+        svg("rect", { x: first, y: top, width: Math.max(2, last - first), height: bottom - top }),
+        svg("text", { x: first + 6, y: top + 14 }, text));
+    });
     const cross = svg("line", { class: "cross", y1: top, y2: bottom, visibility: "hidden" });
     const bead = svg("circle", { class: "bead", r: 4, visibility: "hidden" });
     const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` },
-      axes(width, height, margin, x, y, spec), bands, marks, cross, lines, dots,
+      axes(width, height, margin, x, y, spec), spans, bands, marks, cross, lines, dots,
       scale.named ? names(scale) : [], bead);
     host.replaceChildren(picture);
+    host.setAttribute("aria-label", describe());
     state = { scale, lines, cross, bead };
+  }
+
+  // Return what the chart shows in words: the first and last value of the first series.
+  function describe() {
+    const title = spec.title || spec.ylabel || "chart";
+    const ends = spec.series.slice(0, 4).map((line) => {
+      return `${line.name} from ${formatValue(line.y[0])} to ${formatValue(line.y.at(-1))}`;
+    });
+    const hint = spec.series.length ? ". Left and right arrow keys read values." : "";
+    return `${title} by ${spec.xlabel || "x"}: ${ends.join(", ")}${hint}`;
   }
 
   // Return the name of each series at the end of its line, moved apart where they would overlap.
@@ -305,7 +325,8 @@ function lineChart(spec) {
       const left = x.to(line.x[line.x.length - 1]) + 8;
       const text = line.name.length > 26 ? `${line.name.slice(0, 25)}…` : line.name;
       const baseline = top - Math.max(0, overflow) + 4;
-      return svg("text", { class: "name", x: left, y: baseline, fill: line.colour }, text);
+      return svg("text", { class: "name", x: left, y: baseline },
+        svg("tspan", { fill: line.colour }, "● "), text);
     });
   }
 

@@ -5,7 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from antipode.json_text import number
+from antipode.reporting.provenance import stored_vectors
 from antipode.runs.log import Log, Numbers
+from antipode.runs.run import Run
+from antipode.training.filling import filling_steps
 
 # Title and explanation of each metric, in the order of the page.
 KNOWN = {
@@ -75,7 +79,9 @@ KNOWN = {
     ),
     "queue_age": ("Age of the queue", "Mean age of the keys in the queue, in steps."),
     "images_per_second": ("Images per second", "Training speed between two lines of the log."),
+    "skipped": ("Skipped steps", "Steps so far whose loss or gradient was not finite."),
 }
+FILLED = ("loss", "contrast", "repel")  # metrics that rise while stored random vectors are replaced
 LINES = {"spread": [[0.1, "collapse threshold"]]}  # reference lines of a chart: value and label
 AXES = ("step", "epoch")
 
@@ -83,7 +89,7 @@ AXES = ("step", "epoch")
 def explained(name: str) -> tuple[str, str]:
     """Return the title and the explanation of a metric; an unknown metric is titled by its name."""
     if name.startswith("lr_"):
-        return f"Learning rate ({name[3:]})", "The learning rate, with warm-up and schedule."
+        return f"Learning rate of the {name[3:]}", "The learning rate, with warm-up and schedule."
     return KNOWN.get(name, (name, ""))
 
 
@@ -116,6 +122,23 @@ def curves(log: Log, most: int) -> dict[str, Any]:
             steps.append(xs)
         values[name] = [steps.index(xs), [short(y) for y in numbers[kept].tolist()]]
     return {"x": steps, "y": values}
+
+
+def filling(run: Run) -> dict[str, Any] | None:
+    """Return the steps in which keys replace random negatives, in which the loss may rise.
+
+    "rises" says whether the loss is higher at the end of these steps than in their first one.
+    Returns None if the run stores no negatives.
+    """
+    start = stored_vectors(run)
+    batch = run.value("train.batch")
+    if start is None or not number(batch) or "loss" not in run.log.series:
+        return None
+    steps = filling_steps(start.size, max(1, int(batch)))
+    lines, losses = run.log.series["contrast" if "contrast" in run.log.series else "loss"]
+    inside = losses[run.log.column("step")[lines] <= steps]
+    rises = len(inside) > 1 and float(inside[-1]) > float(inside[0])
+    return {"steps": steps, "kind": start.kind, "count": start.size, "rises": bool(rises)}
 
 
 def _whole(step: float) -> float:

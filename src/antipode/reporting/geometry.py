@@ -1,9 +1,8 @@
-"""Pictures of features for the page: a map, histograms of similarities, a spectrum.
+"""Pictures of features for the page: histograms of similarities, a spectrum.
 
 Shapes: N images, D features.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,101 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from antipode.data.loader import Loader
-from antipode.data.sources.source import Source
 from antipode.data.views.views import Views
 from antipode.evaluation.task import Task
 from antipode.measures import effective_rank, singular_values
 from antipode.reporting.curves import short, thin
-from antipode.reporting.images import centre, class_name, class_of, side_of, views_of
-from antipode.reporting.thumbnails import atlas
+from antipode.reporting.images import views_of
 
-COLUMNS = 32  # tiles in a row of the atlas of the map
-COLOURS = 10  # classes with a colour of their own on the map: more could not be told apart
-FEW = 20  # with fewer points there is no t-SNE, because they have no neighbourhoods to preserve
 PAIRED = 512  # images whose views are compared
 BATCH = 128  # views in one forward pass
 BINS = 64  # bins of a histogram of similarities
 POINTS = 300  # maximum number of points of a spectrum
-
-
-def embedding_map(
-    x: Tensor,
-    images: Source,
-    seed: int,
-    classes: Sequence[str] | None,
-    *,
-    thumbnails: bool = True,
-) -> dict[str, Any]:
-    """Return features (N,D) of images in two dimensions, by t-SNE and by PCA.
-
-    The features are normalised to unit length first. Each image has a thumbnail, unless
-    `thumbnails` is False.
-    """
-    z = F.normalize(x)
-    u, s, _ = torch.linalg.svd(z - z.mean(0), full_matrices=False)
-    components = u * s  # (N, min(N,D)) principal components, in descending order of variance
-    first_two = components[:, :2] if components.shape[1] > 1 else components.expand(-1, 2)
-    layouts = {"PCA": _square(first_two)}
-    if len(x) >= FEW:
-        layouts = {"t-SNE": _square(_tsne(components[:, :50], seed)), **layouts}
-    side = min(32, side_of(images))
-    shown = [centre(images, at) for at in range(len(x))] if thumbnails else []
-    colours, legend = _coloured(images.labels, classes)
-    return {
-        "layouts": layouts,
-        "colour": colours,
-        "classes": legend,
-        "names": [class_of(images.labels, at, classes) for at in range(len(x))],
-        "src": atlas(shown, side, COLUMNS) if shown else None,
-        "side": side,
-        "columns": COLUMNS,
-    }
-
-
-def _coloured(
-    labels: Tensor | None, classes: Sequence[str] | None
-) -> tuple[list[int] | None, list[str]]:
-    """Return the colour of each image and the name of the class of each colour.
-
-    The most frequent classes have a colour; images of other classes have -1. Without labels, or
-    with several classes per image, the colours are None.
-    """
-    if labels is None or labels.ndim != 1:
-        return None, []
-    present, counts = torch.unique(labels[labels >= 0], return_counts=True)
-    frequent = sorted(present[counts.argsort(descending=True, stable=True)[:COLOURS]].tolist())
-    colour = {label: at for at, label in enumerate(frequent)}
-    legend = [class_name(label, classes) for label in frequent]
-    return [colour.get(label, -1) for label in labels.tolist()], legend
-
-
-def _tsne(x: Tensor, seed: int) -> Tensor:
-    """Return the t-SNE coordinates (N,2) of x (N,D).
-
-    It runs on one thread. Several threads would compete for few cores, and would sum in another
-    order each time.
-    """
-    from sklearn.manifold import TSNE  # noqa: PLC0415  (slow to import)
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415
-
-    perplexity = min(30.0, (len(x) - 1) / 3)
-    with threadpool_limits(1):
-        tsne = TSNE(
-            perplexity=perplexity,
-            init="pca",
-            max_iter=500,
-            random_state=seed % 2**32,  # scikit-learn takes no larger seed
-        )
-        return torch.from_numpy(tsne.fit_transform(x.numpy()))
-
-
-def _square(points: Tensor) -> list[int]:
-    """Return points (N,2) as integers from 0 to 1000, x and y alternating, both on one scale."""
-    low, high = points.amin(0), points.amax(0)
-    scale = (high - low).amax().clamp(min=1e-9)
-    centred = (points - (low + high) / 2) / scale + 0.5
-    scaled = (centred * 1000).round().clamp(0, 1000)
-    return [int(coordinate) for coordinate in scaled.flatten().tolist()]
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The top of the page as HTML, readable without scripts: title, text, main score and notes."""
+"""The top of the page as HTML, readable without scripts: title, verdict, condition, settings."""
 
 import html
 from collections.abc import Sequence
@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from antipode.evaluation.condition import Condition, condition
+from antipode.evaluation.headline import Verdict, percent, verdict
+from antipode.evaluation.score import OVERLAP
+from antipode.json_text import number
 from antipode.names import printable
 from antipode.reporting import provenance, seed_groups
 from antipode.reporting.pictures import Album
-from antipode.reporting.seed_groups import Column, Group
-from antipode.reporting.summary import epochs_done, training_seconds
-from antipode.reporting.warnings import Note, concerns
+from antipode.reporting.seed_groups import Column, Group, Main
+from antipode.reporting.summary import command_path, epochs_done, training_seconds
 from antipode.runs.log import Log
 from antipode.runs.run import Run
-
-BRIEF = 24  # maximum number of characters of a setting beside the main score
 
 
 def title(runs: Sequence[Run]) -> str:
@@ -29,19 +30,133 @@ def hero(
     groups: Sequence[Group],
     columns: Sequence[Column],
 ) -> str:
-    """Return the first block of the page: title, description, main score and a few facts."""
+    """Return the first block of the page: title, verdict, condition, and folded settings."""
+    main = seed_groups.main_score(runs, groups, columns)
     if len(runs) == 1:
-        text = provenance.sentence(runs[0], albums[0].images)
+        about = provenance.sentence(runs[0], albums[0].images)
         eyebrow = f"{runs[0].method} on {runs[0].value('data.name', 'no data')}"
     else:
-        text = _comparison(runs, groups)
+        about = _comparison(runs, groups)
         data_sets = list(dict.fromkeys(str(run.value("data.name")) for run in runs if run.values))
         eyebrow = f"comparison on {data_sets[0]}" if len(data_sets) == 1 else "comparison"
+    judged = _judged(main, runs, groups, columns)
     return (
-        f'<div class="lead"><p class="eyebrow">{_safe(eyebrow)}</p><h1>{_safe(title(runs))}</h1>'
-        f'<p class="what">{_safe(text)}</p></div>'
-        f'<div class="result">{_headline(runs, groups, columns)}</div>{_facts(runs)}'
+        f'<p class="eyebrow">{_safe(eyebrow)}</p><h1>{_safe(title(runs))}</h1>'
+        f"{judged}{_condition(runs)}{_settings(runs, about)}"
     )
+
+
+def _judged(
+    main: Main | None, runs: Sequence[Run], groups: Sequence[Group], columns: Sequence[Column]
+) -> str:
+    """Return the verdict: a word, the number, a sentence, and bars to compare it with."""
+    if main is None:
+        return (
+            '<p class="score none">No score yet, so there is no verdict. Run '
+            f"<code>{_safe(f'antipode evaluate {command_path(runs[0])}')}</code>.</p>"
+        )
+    column = columns[main.column]
+    found = verdict(column.name, main.score)
+    percentage = column.unit.startswith("%")
+    several = len(groups) > 1
+    label = groups[main.group].label if several else "this run"
+    return (
+        f'<div class="verdict"><div>{_badge(found)}{_number(main, percentage)}'
+        f'<p class="by">{_safe(_capital(found.sentence))}.</p>'
+        f'<p class="small">{_safe(_origin(main, column, groups, several))}</p>{_overlap(main)}'
+        f"</div>{_bars(main, label) if percentage else ''}</div>"
+    )
+
+
+def _badge(found: Verdict) -> str:
+    """Return the verdict in a few words, with a mark that does not depend on colours."""
+    if not found.word:
+        return ""
+    kind = {True: "good", False: "bad", None: "plain"}[found.good]
+    mark = {True: "✓", False: "!", None: "·"}[found.good]
+    word = _safe(_capital(found.word))
+    return f'<p class="badge {kind}"><b aria-hidden="true">{mark}</b> {word}</p>'
+
+
+def _number(main: Main, percentage: bool) -> str:
+    """Return the main number with its spread over seeds, or its interval."""
+    value = f"{main.mean:.1f}" if percentage else f"{main.mean:.3g}"
+    unit = '<span class="unit">%</span>' if percentage else ""
+    beside = ""
+    if main.std is not None:
+        spread = f"{main.std:.1f}" if percentage else f"{main.std:.3g}"
+        beside = f"± {spread}"
+    elif number(main.score.get("low")) and number(main.score.get("high")):
+        beside = f"{main.score['low']:.1f} to {main.score['high']:.1f}"  # the sentence explains it
+    shown = f'<span class="spread">{beside}</span>' if beside else ""
+    return f'<p class="score"><strong>{value}{unit}</strong>{shown}</p>'
+
+
+def _origin(main: Main, column: Column, groups: Sequence[Group], several: bool) -> str:
+    """Return where the number comes from: protocol, images, seeds and setting."""
+    split = "training" if column.split == "train" else column.split
+    images = f"Score {column.name} on {column.n:,} {split} images of {column.data}. "
+    which = f"{groups[main.group].label}, the highest of {main.settings} settings. "
+    if main.n > 1:
+        seeds = f"Mean ± standard deviation over {main.n} seeds."
+    else:
+        seeds = "One seed: train several to see their spread."
+    return f"{images}{which if several and main.settings > 1 else ''}{seeds}"
+
+
+def _overlap(main: Main) -> str:
+    """Return a warning about test images that are also training images."""
+    more = main.score.get("more")
+    count = more.get(OVERLAP) if isinstance(more, dict) else None
+    if not number(count) or not count:
+        return ""
+    return (
+        f'<p class="overlap">{int(count):,} of the test images are also training images, so this '
+        "score is too high. See Duplicates.</p>"
+    )
+
+
+def _bars(main: Main, label: str) -> str:
+    """Return bars of the score, of the untrained network and of chance, as a table."""
+    more = main.score.get("more")
+    untrained = more.get("untrained") if isinstance(more, dict) else None
+    rows: list[tuple[str, Any, str]] = [(label, main.mean, "own")]
+    rows += [("untrained network", untrained, "base")]
+    rows += [("chance", main.score.get("chance"), "base")]
+    lines = [_bar(name, float(value), kind, main) for name, value, kind in rows if number(value)]
+    return (
+        '<table class="bars"><caption>Compared with</caption>'
+        f"<tbody>{''.join(lines)}</tbody></table>"
+    )
+
+
+def _bar(name: str, value: float, kind: str, main: Main) -> str:
+    width = max(0.0, min(100.0, value))
+    whisker = ""
+    low: Any = main.score.get("low")
+    high: Any = main.score.get("high")
+    if kind == "own" and main.std is None and number(low) and number(high):
+        left, right = (max(0.0, min(100.0, float(end))) for end in (low, high))
+        whisker = f'<i style="left:{left:.2f}%;width:{max(right - left, 0.3):.2f}%"></i>'
+    return (
+        f'<tr><th scope="row">{_safe(name)}</th><td class="track"><span class="{kind}" '
+        f'style="width:{max(width, 0.4):.2f}%"></span>{whisker}</td>'
+        f'<td class="number">{_safe(percent(value))}</td></tr>'
+    )
+
+
+def _condition(runs: Sequence[Run]) -> str:
+    """Return the condition of the embeddings of a single run in words."""
+    found: Condition | None = condition(runs[0], runs[0].shown_scores) if len(runs) == 1 else None
+    if found is None:
+        return ""
+    items = "".join(
+        f'<li class="{"fine" if one.good else "bad"}"><b>{_safe(one.name.capitalize())}</b> '
+        f"{_safe(_capital(one.sentence))}.</li>"
+        for one in found.findings
+    )
+    where = f'<p class="small">Measured on the {_safe(found.of)}.</p>'
+    return f'<div class="condition"><h2>Health of the embeddings</h2><ul>{items}</ul>{where}</div>'
 
 
 def _comparison(runs: Sequence[Run], groups: Sequence[Group]) -> str:
@@ -55,61 +170,30 @@ def _comparison(runs: Sequence[Run], groups: Sequence[Group]) -> str:
     return f"{settings} of {listed}. Runs that differ only by their seed are one setting."
 
 
-def _headline(runs: Sequence[Run], groups: Sequence[Group], columns: Sequence[Column]) -> str:
-    """Return the main score of the best setting, and how it was obtained."""
-    main = seed_groups.headline(columns, runs)
-    if main is None:
-        return '<p class="score none">No score yet: run <code>antipode evaluate</code>.</p>'
-    column = columns[main]
-    cells = [seed_groups.cells(group, runs, columns).get(main) for group in groups]
-    scored = {at: cell for at, cell in enumerate(cells) if cell}
-    best = max(scored, key=lambda at: scored[at]["mean"])
-    mean, deviation, n = (scored[best][name] for name in ("mean", "std", "n"))
-    percent = column.unit.startswith("%")
-    unit, rest = column.unit.partition(" ")[::2] if percent else ("", column.unit)
-    spread = "" if deviation is None else f" ± {_figure(deviation, percent)}"
-    spread = f'<span class="spread">{spread}</span>' if spread else ""
-    setting = (
-        f"{groups[best].label}, the highest of {len(scored)} settings. " if len(scored) > 1 else ""
-    )
-    seeds = f"Mean ± standard deviation over {n} seeds" if n > 1 else "One seed, so no spread"
-    how = ", ".join(_brief(seed_groups.settings(column, runs)))
-    return (
-        f'<p class="score"><strong>{_figure(mean, percent)}<span class="unit">{_safe(unit)}</span>'
-        f"</strong>{spread}</p>"
-        f'<p class="by"><b>{_safe(f"{column.name} {rest}".strip())}</b> on {_safe(column.data)} '
-        f"{_safe(column.split)}, {column.n:,} images{_safe(f' ({how})' if how else '')}. "
-        f"{_safe(setting)}{seeds}.</p>"
-    )
-
-
-def _brief(settings: dict[str, Any]) -> list[str]:
-    """Return the settings of a score that fit on a line. The table of scores has all of them."""
-    texts = [f"{key} {seed_groups.plain(value)}" for key, value in settings.items()]
-    return [text for text in texts if len(text) <= BRIEF][:5]
-
-
-def _facts(runs: Sequence[Run]) -> str:
-    """Return a few numbers of a single run. For several runs, the table of runs has them."""
+def _settings(runs: Sequence[Run], about: str) -> str:
+    """Return a description of the run and a few numbers, folded away."""
     if len(runs) > 1 or not runs[0].values:
-        return ""
+        return f'<p class="what">{_safe(about)}</p>'
     run = runs[0]
     # AdCo minimises a difference that has no meaning by itself, so its contrastive term is shown
     last = _last(run.log)
     speeds = run.log.column("images_per_second")
     speeds = speeds[speeds > 0]
     facts = {
-        "backbone": str(run.value("backbone.name")),
-        "epochs": f"{epochs_done(run)} of {run.value('train.epochs')}",
-        "last loss": "-" if last is None else f"{last:.3f}",
-        "images per second": f"{np.median(speeds):,.0f}" if len(speeds) else "-",
-        "training time": _time(training_seconds(run)),
-        "device": str(run.environment.get("device", "-")),
+        "Network": str(run.value("backbone.name")),
+        "Epochs": f"{epochs_done(run)} of {run.value('train.epochs')}",
+        "Last loss": "-" if last is None else f"{last:.3f}",
+        "Images per second": f"{np.median(speeds):,.0f}" if len(speeds) else "-",
+        "Training time": _time(training_seconds(run)),
+        "Device": str(run.environment.get("device", "-")),
     }
     items = "".join(
         f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd></div>" for name, value in facts.items()
     )
-    return f'<dl class="facts">{items}</dl>'
+    return (
+        '<details class="about"><summary>How it was trained</summary>'
+        f'<p class="what">{_safe(about)}</p><dl class="facts">{items}</dl></details>'
+    )
 
 
 def _last(log: Log) -> float | None:
@@ -128,85 +212,18 @@ def _time(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
-def collect_notes(runs: Sequence[Run], albums: Sequence[Album]) -> dict[Note, list[str]]:
-    """Return each distinct note with the labels of its runs, grave notes first."""
-    labels: dict[Note, list[str]] = {}
-    for run, album in zip(runs, albums, strict=True):
-        for note in [*concerns(run), *_picture_notes(album)]:
-            labels.setdefault(note, []).append(run.label)
-    return dict(sorted(labels.items(), key=lambda item: not item[0].grave))
-
-
-def _picture_notes(album: Album) -> list[Note]:
-    """Return notes on pictures that are absent and on images that could not be used."""
-    notes = [
-        Note(False, f"no {parts}", f"no {parts}: {reason}")
-        for parts, reason in _merged(album.absent).items()
-    ]
-    if album.skipped:
-        first = "; ".join(album.skipped[:3]) + ("; ..." if len(album.skipped) > 3 else "")
-        # a page looks at some thousands of images at most, so there may be more of them
-        count = _count(len(album.skipped), "image")
-        text = f"{count} could not be used, among those that this page looked at: {first}"
-        notes.append(Note(True, "skipped", text))
-    return notes
-
-
-def _merged(absent: dict[str, str]) -> dict[str, str]:
-    """Return reasons by picture, with the pictures that are absent for the same reason as one."""
-    reasons: dict[str, list[str]] = {}
-    for part, reason in absent.items():
-        reasons.setdefault(reason, []).append(part)
-    return {
-        (", ".join(parts) if len(parts) < 5 else "pictures"): reason
-        for reason, parts in reasons.items()
-    }
-
-
-def notes_html(notes: dict[Note, list[str]], runs: int) -> str:
-    """Return the list of notes. If there are many of a kind, all but the first are folded."""
-    if not notes:
-        return '<p class="fine">No warnings, and no results are missing.</p>'
-    kinds: dict[tuple[bool, str], list[str]] = {}
-    for note, names in notes.items():
-        kinds.setdefault((note.grave, note.kind), []).append(_sentence(note, names, runs))
-    items: list[str] = []
-    for (grave, _), sentences in kinds.items():
-        if len(sentences) > 3:
-            rest = "".join(f"<p>{text}</p>" for text in sentences[1:])
-            summary = f"<summary>and {len(sentences) - 1} more like it</summary>"
-            items.append(_item(grave, f"{sentences[0]}<details>{summary}{rest}</details>"))
-        else:
-            items += [_item(grave, text) for text in sentences]
-    return f'<ul class="notes">{"".join(items)}</ul>'
-
-
-def _item(grave: bool, content: str) -> str:
-    """Return a list item with a mark for its kind."""
-    kind, mark = ("grave", "warning") if grave else ("gap", "missing")
-    return f'<li class="{kind}"><b class="mark">{mark}</b><div>{content}</div></li>'
-
-
-def _sentence(note: Note, names: Sequence[str], runs: int) -> str:
-    """Return a note as HTML. If the page has several runs, the runs of the note are named."""
-    whose = ""
-    if runs > 1:
-        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-        whose = "all runs" if len(names) == runs else ", ".join(names[:4]) + more
-    command = f" <code>{_safe(note.command)}</code>" if note.command else ""
-    labels = f' <span class="whose">{_safe(whose)}</span>' if whose else ""
-    return f"{_safe(note.text[:1].upper() + note.text[1:])}.{command}{labels}"
-
-
-def _figure(value: float, percent: bool) -> str:
-    """Return a percentage with one decimal, and other values with three significant digits."""
-    return f"{value:.1f}" if percent else f"{value:.3g}"
-
-
 def _count(n: int, what: str) -> str:
     return f"{n:,} {what}" + ("" if n == 1 else "s")
 
 
-def _safe(text: str) -> str:
-    """Return a text that is neither markup nor able to reorder the text around it."""
-    return html.escape(printable(text))
+def _capital(text: str) -> str:
+    """Return a sentence that begins with a capital letter, unless it begins with kNN."""
+    return text if text.startswith("kNN") else text[:1].upper() + text[1:]
+
+
+def _safe(text: Any) -> str:
+    """Return a text that is neither markup nor able to reorder the text around it.
+
+    A number and its % stay on one line.
+    """
+    return html.escape(printable(str(text))).replace(" %", "&nbsp;%")

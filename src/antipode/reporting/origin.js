@@ -121,7 +121,7 @@ function methodSection() {
       return [label, ...D.axes.map(([axis]) => choices[axis])];
     });
     const explanation = "The components of the methods that the recipes build.";
-    section("method", "Methods", explanation, table(headings, cells));
+    section("method", "Methods", explanation, table(headings, cells, "stack"));
   }
 }
 
@@ -150,11 +150,11 @@ function recipeSection() {
     });
     return [
       given.length
-        ? table(["key", "value", "replaced value", "source"], replacements, "recipe")
+        ? table(["key", "value", "replaced value", "source"], replacements, "recipe stack")
         : el("p", {}, noReplacement),
       el("details", {},
         el("summary", {}, `All ${run.recipe.length} values`),
-        table(["key", "value", "source"], values, "recipe")),
+        table(["key", "value", "source"], values, "recipe stack")),
     ];
   });
 }

@@ -33,12 +33,24 @@ function storeTheme(name) {
 
 // Add a link for each section, named after its id, and mark those on the screen.
 function navigation() {
-  const titles = { repeat: "Reproduce" };
+  const titles = { repeat: "Reproduce", notes: "Warnings" };
   const title = (id) => titles[id] || id[0].toUpperCase() + id.slice(1);
   const sections = [...document.querySelectorAll("main section")];
   const links = new Map();
   for (const node of sections) links.set(node, el("a", { href: `#${node.id}` }, title(node.id)));
-  document.querySelector("nav").append(...links.values());
+  const place = document.querySelector("nav");
+  place.append(...links.values());
+  // on a narrow screen, a button opens the list of sections
+  const menu = document.getElementById("menu");
+  const open = (value) => {
+    menu.setAttribute("aria-expanded", String(value));
+    place.classList.toggle("open", value);
+  };
+  menu.addEventListener("click", () => open(menu.getAttribute("aria-expanded") !== "true"));
+  place.addEventListener("click", () => open(false));
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && place.classList.contains("open")) { open(false); menu.focus(); }
+  });
   const observer = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       links.get(target).classList.toggle("here", isIntersecting);
@@ -52,11 +64,12 @@ if (several) {
   scorePlot();
   runTable();
 } else {
-  scoreTiles();
+  scoreTable();
 }
 curveSection();
 neighbourSection();
 mapSection();
+duplicateSection();
 viewSection();
 geometrySection();
 spectrumSection();

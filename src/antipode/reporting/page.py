@@ -19,17 +19,24 @@ from antipode.json_text import number
 from antipode.names import printable
 from antipode.reporting import provenance, seed_groups
 from antipode.reporting.analyses import drawable
-from antipode.reporting.curves import LINES, curves, explained, once, ordered
-from antipode.reporting.head import collect_notes, hero, notes_html, title
+from antipode.reporting.curves import FILLED, LINES, curves, explained, filling, once, ordered
+from antipode.reporting.head import hero, title
+from antipode.reporting.look import BRAND, stylesheet
+from antipode.reporting.notes import collect_notes, gaps_html, warnings_html
 from antipode.reporting.pictures import Album, no_pictures, pictures
 from antipode.reporting.seed_groups import Column, Group
 from antipode.reporting.summary import epochs_done, gather, steps_per_epoch
 from antipode.runs.run import Run
+from antipode.wording import option
 
 # Settings of which one run gets pictures. Each album takes seconds and half a megabyte.
 PICTURED = 4
 # The scripts share one scope, in this order.
-SCRIPTS = ("chart", "map", "state", "scores", "training", "pictures", "origin", "page")
+SCRIPTS = (
+    *("chart", "state", "map_view", "map", "scores", "training"),
+    *("pictures", "duplicates", "origin", "page"),
+)
+SPAN = ("low", "high", "chance")  # keys of a score that stand beside its value
 # a sentence of the footer
 HAS_IMAGES = (
     "It contains small copies of images of the data set (<code>--no-images</code> omits them)."
@@ -53,14 +60,17 @@ def write(runs: Sequence[Run], out: Path | None = None, *, images: bool = True) 
         raise FileNotFoundError(f"there is no run in {absent[0] if absent else 'an empty list'}")
     file = out or runs[0].path / "report.html"
     if file.is_dir():
-        raise ValueError(f"{file} is a directory, not a file: write --out {file}/report.html")
+        raise ValueError(
+            f"{file} is a directory, not a file: use {option('out', f'{file}/report.html')}"
+        )
     text = page(runs, images=images)
     with atomic_write(file) as handle:
         handle.write(text.encode("utf-8", "backslashreplace"))
     if HAS_IMAGES in text:
         name = printable(file.name)
         print(
-            f"{name} contains small copies of images of the data set; --no-images leaves them out",
+            f"{name} contains small copies of images of the data set; "
+            f"{option('images', False)} leaves them out",
             file=sys.stderr,
         )
     return file
@@ -75,9 +85,10 @@ def page(runs: Sequence[Run], *, images: bool = True) -> str:
     albums = [_album(run, at in trained[:PICTURED], images) for at, run in enumerate(opened)]
     content = data(opened, albums, groups, columns)
     head = hero(opened, albums, groups, columns)
-    notes = notes_html(collect_notes(opened, albums), len(opened))
+    notes = collect_notes(opened, albums)
+    warned, gaps = (make(notes, len(opened)) for make in (warnings_html, gaps_html))
     privacy = HAS_IMAGES if any(album.has_images for album in albums) else WITHOUT_IMAGES
-    return document(title(opened), head, notes, content, privacy)
+    return document(title(opened), head, warned, content, privacy, gaps)
 
 
 def _album(run: Run, chosen: bool, images: bool) -> Album:
@@ -115,6 +126,7 @@ def data(
         "main": seed_groups.headline(columns, runs),
         "vary": vary,
         "metrics": [[name, *explained(name), LINES.get(name, [])] for name in metrics],
+        "filled": list(FILLED),
         "axes": list(provenance.AXES.items()),
     }
 
@@ -134,7 +146,12 @@ def _run(run: Run, album: Album, columns: Sequence[Column], points: int) -> dict
         "status": _status(run),
         "scores": {column: score["value"] for column, score in scores.items()},
         "more": {column: _numbers(score.get("more")) for column, score in scores.items()},
+        "spans": {
+            column: [score.get(key) if number(score.get(key)) else None for key in SPAN]
+            for column, score in scores.items()
+        },
         "curves": curves(run.log, points),
+        "filling": filling(run) if run.values else None,
         "perEpoch": steps_per_epoch(run),
         "recipe": provenance.recipe_rows(run),
         "about": provenance.recipe_about(run),
@@ -172,14 +189,20 @@ def _column(column: Column, columns: Sequence[Column], runs: Sequence[Run]) -> d
     }
 
 
-def document(name: str, head: str, notes: str, content: dict[str, Any], privacy: str = "") -> str:
+def document(
+    name: str,
+    head: str,
+    notes: str,
+    content: dict[str, Any],
+    privacy: str = "",
+    gaps: str = "",
+) -> str:
     """Return the HTML of the page.
 
     Its content security policy permits no request, and no script but the one with the given hash.
     """
     here = files("antipode.reporting")
     body = (here / "page.html").read_text(encoding="utf-8")
-    style = (here / "page.css").read_text(encoding="utf-8")
     script = "\n".join((here / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     script = f'(() => {{\n"use strict";\n{script}\n}})();'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -190,9 +213,11 @@ def document(name: str, head: str, notes: str, content: dict[str, Any], privacy:
     parts = {
         "TITLE": html.escape(printable(name)),
         "POLICY": policy,
-        "STYLE": style,
+        "STYLE": stylesheet("page"),
+        "BRAND": BRAND,
         "HERO": head,
         "NOTES": notes,
+        "GAPS": gaps,
         "PRIVACY": privacy,
         "DATA": embedded(content),
         "SCRIPT": script,

@@ -63,14 +63,19 @@ function neighbourImage({ src, label, score, right }, side) {
 
 function mapSection() {
   const explanation = "Each point is an image. Images with similar backbone features are close "
-    + "together. If the images have labels, the colours show the classes: a separate cluster of "
-    + "one colour means that the features separate this class, although training used no labels. "
-    + "Hover over a point to see its image. t-SNE preserves neighbourhoods, not distances.";
+    + "together. If the images have labels, colours and shapes show the classes: a separate "
+    + "cluster means that the features separate this class, although training used no labels. "
+    + "Drag to move, click an image for its neighbours, or draw a lasso around images to see them. "
+    + "t-SNE preserves neighbourhoods, not distances.";
   runSection("map", "Embedding map", explanation, (run) => {
     const found = run.pictures.map;
     if (!found) return missingPicture(run, "map");
-    const count = formatValue(found.names.length);
-    const about = `${count} ${splitImages(found.part)}, sampled with the run's seed.`;
+    const count = found.layouts.PCA.length / 2;
+    const trained = count - found.tests;
+    const tests = found.tests ? `${formatValue(found.tests)} test images` : "";
+    const parts = [tests, trained ? `${formatValue(trained)} training images` : ""];
+    const full = found.tests && trained ? " Test images have stronger colours." : "";
+    const about = `${parts.filter(Boolean).join(" and ")}.${full}`;
     return [embeddingMap(found), el("p", { class: "small" }, about)];
   });
 }
@@ -190,5 +195,5 @@ function spectrumSection() {
     "feature dimensions",
     "computed on",
   ];
-  place.append(chart.node, table(headings, rows));
+  place.append(chart.node, table(headings, rows, "stack"));
 }

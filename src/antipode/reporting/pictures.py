@@ -7,23 +7,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from antipode.data.loader import cores
 from antipode.data.progress import bar
 from antipode.data.sources.catalog import load
-from antipode.data.sources.source import Source, folder_prefix, subset
+from antipode.data.sources.source import Memory, Source, folder_prefix, subset
 from antipode.data.sources.splits import Splits
 from antipode.data.views.views import Views
 from antipode.devices import pick_device
+from antipode.evaluation.duplicate_search import Joined
+from antipode.evaluation.duplicates import Image, sources_of
 from antipode.evaluation.evaluate import task_for
 from antipode.evaluation.features import extract, key
 from antipode.evaluation.task import Task
 from antipode.names import printable
 from antipode.recipe.recipe import Recipe
-from antipode.reporting.geometry import embedding_map, similarity, spectrum
+from antipode.reporting.duplicates import duplicates
+from antipode.reporting.embedding_map import embedding_map
+from antipode.reporting.geometry import similarity, spectrum
 from antipode.reporting.images import neighbours, view_sheet
 from antipode.runs.run import Run
 
-PARTS = ("views", "neighbours", "map", "similarity", "spectrum")
-QUERIES = 1000  # images of the map, and queries of the neighbour search
+PARTS = ("views", "neighbours", "map", "duplicates", "similarity", "spectrum")
+QUERIES = 1000  # queries of the neighbour search, and images of the spectrum
+# Images of the map, if an evaluation has stored their features: in memory, and in files, whose
+# thumbnails take time to decode. Otherwise the map has the queries and the images searched.
+MAPPED = {True: 50_000, False: 10_000}
+CORES = 8  # with as many cores, files are decoded quickly enough for the larger number
 BANK = {True: 5000, False: 2000}  # images that are searched: small ones, large ones
 SMALL = 64  # largest side of a small image, in pixels
 WITH_IMAGES = ("views", "neighbours")  # these show nothing else
@@ -52,7 +61,8 @@ class Album:
     def has_images(self) -> bool:
         """True if some picture contains images of the data set."""
         shown = [part in self.pictures for part in WITH_IMAGES]
-        return any(shown) or bool(self.pictures.get("map", {}).get("src"))
+        parts = (("map", "sheets"), ("duplicates", "pairs"))
+        return any(shown) or any(self.pictures.get(part, {}).get(key) for part, key in parts)
 
     def add(self, part: str, draw: Callable[[], Any]) -> None:
         """Add a picture, or the reason why it could not be drawn."""
@@ -85,7 +95,7 @@ def pictures(run: Run, images: bool = True) -> Album:
     }
     if task is not None:
         try:
-            todo |= _backbone_pictures(task, make, run.seed, images)
+            todo |= _backbone_pictures(run, task, make, images)
         except EXPECTED as error:
             reason = str(error)
     album.absent = {part: reason for part in PARTS if part not in todo}
@@ -116,55 +126,122 @@ def _images(recipe: Recipe) -> Splits:
             f"the images were a {recipe.data.name[7:]} passed in Python, which cannot be opened by "
             "name"
         )
-    return load(recipe.data.name, recipe.data.root)
+    return load(recipe.data.name, recipe.data.root, labels=recipe.data.labels)
 
 
 def _backbone_pictures(
-    task: Task, make: Views, seed: int, images: bool
+    run: Run, task: Task, make: Views, images: bool
 ) -> dict[str, Callable[[], Any]]:
     """Return functions that draw the pictures that need features, by name.
 
     The features are extracted at once, with a progress bar.
     """
-    query_images, bank_images, mapped, part = sample(task.splits, BANK[task.size <= SMALL], seed)
-    cached = (
-        task.cache is not None
-        and (task.cache / f"{key(task.backbone, task.eval_view, task.splits.train)}.npz").exists()
-    )
-    if cached and part == "test":  # an evaluation has stored the features of all train images
+    seed = run.seed
+    query_images, bank_images, part = sample(task.splits, BANK[task.size <= SMALL], seed)
+    stored = is_stored(task, "train")
+    if stored and part == "test":  # an evaluation has stored the features of all train images
         bank_images = task.splits.train
     queries = extract(task.backbone, task.eval_view, query_images).x
-    cache = task.cache if cached else None
+    cache = task.cache if stored else None
     bank = extract(task.backbone, task.eval_view, bank_images, cache=cache).x
     classes = task.splits.classes
-    x = torch.cat([queries, bank])[: len(mapped)]
+    places, x = mapped(task, queries, bank, seed)
+    some = torch.cat([queries, bank])[:QUERIES]
     return {
         "neighbours": lambda: (
             neighbours(queries, query_images, bank, bank_images, classes) | {"part": part}
         ),
-        "map": lambda: embedding_map(x, mapped, seed, classes, thumbnails=images) | {"part": part},
+        "map": lambda: _map(task, places, x, seed, images),
+        "duplicates": lambda: duplicates(run, task, places, x, images),
         "similarity": lambda: similarity(task, make, seed),
-        "spectrum": lambda: spectrum(x) | {"part": part},
+        "spectrum": lambda: spectrum(some) | {"part": part},
     }
 
 
-def sample(splits: Splits, most: int, seed: int) -> tuple[Source, Source, Source, str]:
-    """Return query images, bank images, the images of the map, and the split of queries and map.
+def is_stored(task: Task, part: str) -> bool:
+    """Return True if an evaluation has stored the features of all images of a split."""
+    source = task.splits.train if part == "train" else task.splits.test
+    if task.cache is None or source is None:
+        return False
+    return (task.cache / f"{key(task.backbone, task.eval_view, source)}.npz").exists()
+
+
+def mapped(task: Task, queries: Tensor, bank: Tensor, seed: int) -> tuple[list[Image], Tensor]:
+    """Return the images of the map and their features (N,D); test images come first.
+
+    They are all images if their features are stored, or a random part of them if there are many.
+    Otherwise they are the queries and the images of the bank, in the order of `sample`.
+    """
+    splits = task.splits
+    tests = 0 if splits.test is None else len(splits.test)
+    if not is_stored(task, "train") or (tests and not is_stored(task, "test")):
+        return _sampled(splits, len(queries), len(bank), seed), torch.cat([queries, bank])
+    parts = {
+        name: source
+        for name, source in (("test", splits.test), ("train", splits.train))
+        if source is not None
+    }
+    in_memory = all(isinstance(source, Memory) for source in parts.values())
+    most = MAPPED[in_memory or cores(1) >= CORES]
+    total = sum(map(len, parts.values()))
+    chosen = _order(total, seed + 2)[:most].sort().values if total > most else torch.arange(total)
+    images: list[Image] = []
+    x = []
+    start = 0
+    for name, source in parts.items():
+        indices = chosen[(chosen >= start) & (chosen < start + len(source))] - start
+        images += [Image(name, at) for at in indices.tolist()]
+        x.append(extract(task.backbone, task.eval_view, source, cache=task.cache).x[indices])
+        start += len(source)
+    return images, torch.cat(x)
+
+
+def _sampled(splits: Splits, queries: int, bank: int, seed: int) -> list[Image]:
+    """Return the images of `sample`: the queries, then those of the bank."""
+    order = _order(len(splits.train), seed + 1)
+    if splits.test is None:
+        return [Image("train", at) for at in order[: queries + bank].tolist()]
+    tests = _order(len(splits.test), seed)[:queries].tolist()
+    return [Image("test", at) for at in tests] + [
+        Image("train", at) for at in order[:bank].tolist()
+    ]
+
+
+def _map(task: Task, places: list[Image], x: Tensor, seed: int, thumbnails: bool) -> dict[str, Any]:
+    """Return the map of images, with thumbnails or without."""
+    sources = sources_of(task.splits)
+    labels = _labels_of(sources, places)
+    joined = Joined(sources, places)
+    read = (lambda positions: joined.each(positions.tolist())) if thumbnails else None
+    return embedding_map(x, places, labels, task.splits.classes, seed, read=read)
+
+
+def _labels_of(sources: dict[str, Source], images: list[Image]) -> Tensor | None:
+    """Return the class (N,) of each image, or None if the images do not have one label each."""
+    lists: dict[str, list[int]] = {}
+    for name in {image.split for image in images}:
+        labels = sources[name].labels
+        if labels is None or labels.ndim != 1:
+            return None
+        lists[name] = labels.tolist()
+    return torch.tensor([lists[image.split][image.at] for image in images])
+
+
+def sample(splits: Splits, most: int, seed: int) -> tuple[Source, Source, str]:
+    """Return query images, bank images, and the split of the queries.
 
     The queries are searched in the bank, which has at most `most` images. No query is in the bank.
-    The map has the queries; if there are few of them, images of the bank follow.
     """
     train = splits.train
     order = _order(len(train), seed + 1)
     if splits.test is not None:
         queries = subset(splits.test, _order(len(splits.test), seed)[:QUERIES])
-        return queries, subset(train, order[:most]), queries, "test"
+        return queries, subset(train, order[:most]), "test"
     if len(train) < 2:
         raise ValueError(f"neighbours need at least two images, and {splits.name} has {len(train)}")
     count = max(1, min(QUERIES, len(train) // 5))
-    cuts = order[:count], order[count : count + most], order[: min(QUERIES, count + most)]
-    queries, bank, mapped = (subset(train, ids) for ids in cuts)
-    return queries, bank, mapped, "train"
+    queries, bank = (subset(train, ids) for ids in (order[:count], order[count : count + most]))
+    return queries, bank, "train"
 
 
 def _order(n: int, seed: int) -> Tensor:

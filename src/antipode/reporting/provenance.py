@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from antipode.core.describe import COLUMNS, describe
+from antipode.core.traits import RandomStart, random_start
 from antipode.data.sources.catalog import SETS
 from antipode.evaluation.protocol import protocols as known_protocols
 from antipode.json_text import number
@@ -40,23 +41,41 @@ def choices(run: Run) -> dict[str, str] | None:
     They are read from a learner that is built on the meta device. It has a real backbone, because
     some components are about batch norm.
     """
+    found = _sketch(run.method, _arguments(run))
+    return None if found is None else found[0]
+
+
+def stored_vectors(run: Run) -> RandomStart | None:
+    """Return the random vectors that a queue, bank or memory of the run started with.
+
+    Returns None if the method stores none, or if it cannot be built.
+    """
+    found = _sketch(run.method, _arguments(run))
+    return None if found is None else found[1]
+
+
+def _arguments(run: Run) -> str:
+    """Return the arguments of the method as JSON."""
     arguments = {
         key.removeprefix("method."): value
         for key, value in run.values.items()
         if key.startswith("method.") and key != "method.name"
     }
-    return _choices(run.method, json.dumps(arguments))
+    return json.dumps(arguments)
 
 
 @cache
-def _choices(method: str, arguments: str) -> dict[str, str] | None:
+def _sketch(method: str, arguments: str) -> tuple[dict[str, str], RandomStart | None] | None:
+    """Return what is known of a method from building it on the meta device, or None."""
     try:
         with torch.device("meta"):
-            row = describe(build(method, "resnet10-slim", **json.loads(arguments)))
+            learner = build(method, "resnet10-slim", **json.loads(arguments))
+            row = describe(learner)
+            start = random_start(learner)
     except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError):
         # the recipe was written by another version, or the method is the user's own
         return None
-    return {axis: row[axis] for axis in COLUMNS}
+    return {axis: row[axis] for axis in COLUMNS}, start
 
 
 def recipe_rows(run: Run) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-// The scores of one run as tiles, the scores of several runs as a dot plot, and the table of runs
+// The scores of one run as a table, the scores of several runs as a dot plot, and the table of runs
 // with its filter.
 
 // Return the mean, the sample standard deviation (null for one value) and the number of values.
@@ -14,24 +14,47 @@ function formatScoredOn({ data, split, n, epoch }) {
   return `${data} ${split}, ${formatValue(n)} images, ${epoch} epoch`;
 }
 
-function scoreTiles() {
+// Describe a score in a table, with what it is compared with. Settings are folded.
+function scoreTable() {
   if (!D.columns.length) return;
   const run = D.runs[0];
-  const tiles = D.columns.map((column, i) => {
-    const entries = Object.entries(run.more[i] || {});
-    const more = entries.filter(([, value]) => typeof value === "number");
-    const moreText = more.map(([name, value]) => `${name} ${formatValue(value)}`).join(", ");
-    return el("div", { class: "tile" },
-      el("h3", {}, column.label),
-      el("p", { class: "value" },
-        formatScore(run.scores[i], column.unit), el("span", {}, ` ${column.unit}`)),
-      more.length ? el("p", {}, moreText) : null,
-      el("p", {}, formatScoredOn(column)),
-      el("p", { class: "settings" }, formatSettings(column.settings)));
+  const order = D.columns.map((_, i) => i).sort((a, b) => (b === D.main) - (a === D.main));
+  const has = (read) => order.some((i) => typeof read(i) === "number");
+  const untrained = (i) => run.more[i]?.untrained;
+  const chance = (i) => run.spans[i][2];
+  const number = (text) => el("td", { class: "number" }, text);
+  const shown = (value, i) => formatScore(value ?? null, D.columns[i].unit);
+  const fields = [
+    ["score", (i) => el("td", {}, el("b", {}, D.columns[i].label))],
+    ["value", (i) => number([shown(run.scores[i], i), el("small", {}, ` ${D.columns[i].unit}`)])],
+    ["95 % interval", (i) => number(formatSpan(run.spans[i], D.columns[i].unit))],
+    ...(has(untrained) ? [["untrained", (i) => number(shown(untrained(i), i))]] : []),
+    ...(has(chance) ? [["chance", (i) => number(shown(chance(i), i))]] : []),
+    ["images", (i) => el("td", {}, formatScoredOn(D.columns[i]))],
+  ];
+  const rows = order.map((i) => fields.map(([, cell]) => cell(i)));
+  const details = order.map((i) => {
+    const { label, settings } = D.columns[i];
+    const texts = [furtherNumbers(run.more[i]), formatSettings(settings)].filter(Boolean);
+    return el("p", {}, el("b", {}, label), `: ${texts.join("; ")}`);
   });
   section("scores", "Scores",
-    "Scores with the same name use the same protocol. Train several seeds to see their spread.",
-    el("div", { class: "tiles" }, tiles));
+    "Scores with the same name use the same protocol. The interval is over the images: train "
+      + "several seeds to see their spread.",
+    table(fields.map(([name]) => name), rows, "stack"),
+    el("details", {}, el("summary", {}, "Settings and further numbers"),
+      el("div", { class: "small settings" }, details)));
+}
+
+function formatSpan([low, high], unit) {
+  if (typeof low !== "number" || typeof high !== "number") return "–";
+  return `${formatScore(low, unit)} to ${formatScore(high, unit)}`;
+}
+
+// Return the further numbers of a score as text.
+function furtherNumbers(more) {
+  const entries = Object.entries(more || {}).filter(([name]) => name !== "untrained");
+  return entries.map(([name, value]) => `${name} ${formatValue(value)}`).join(", ");
 }
 
 // ---- dot plot
@@ -41,11 +64,13 @@ function scorePlot() {
   let column = D.main ?? 0;
   const host = el("div", { class: "chart dots" });
   const about = el("p", { class: "small" });
+  const how = el("p", { class: "small settings" });
   const redraw = responsive(host, (width) => host.replaceChildren(dotPlot(column, width)));
   const update = () => {
     const { label, unit, settings } = D.columns[column];
     const images = formatScoredOn(D.columns[column]);
-    about.textContent = `${label}, ${unit}, on ${images}. ${formatSettings(settings)}`;
+    about.textContent = `${label}, ${unit}, on ${images}.`;
+    how.textContent = formatSettings(settings);
     redraw();
   };
   const protocols = D.columns.map(({ label }, i) => [i, label]);
@@ -58,7 +83,7 @@ function scorePlot() {
     protocols.length > 1
       ? el("div", { class: "controls" }, choice(protocols, column, choose, "protocol"))
       : null,
-    host, about);
+    host, about, el("details", {}, el("summary", {}, "Settings of this score"), how));
   update();
 }
 
@@ -85,7 +110,7 @@ function scoredSettings(column) {
 function dotPlot(column, width) {
   const MOST = 40; // rows
   const all = scoredSettings(column);
-  const rows = all.slice(0, MOST);
+  const rows = all.slice(0, MOST); // the highest
   const narrow = width < 620;
   const longest = Math.max(...rows.map((row) => row.label.length), 8);
   const rowHeight = narrow ? 46 : 32;
@@ -119,7 +144,11 @@ function dotPlot(column, width) {
     const text = `The ${MOST} highest of ${all.length} settings are shown.`;
     nodes.push(svg("text", { class: "label", x: 2, y: height }, text));
   }
-  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, nodes);
+  const { label: name, unit } = D.columns[column];
+  const means = rows.slice(0, 5).map((row) => `${row.label} ${formatScore(row.mean, unit)}`);
+  const label = `${name} of each setting, the highest first: ${means.join(", ")}`;
+  const attributes = { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" };
+  return svg("svg", { ...attributes, "aria-label": label }, nodes);
 }
 
 function dotRow(row, y, { narrow, to, left, width, right, column }) {
@@ -249,7 +278,8 @@ function runTable() {
     const cells = fields.map(([, read, format], i) => {
       const text = format(read(run));
       const content = i ? text : el("label", {}, box, swatch, text);
-      return el("td", { class: numeric[i] ? "number" : null }, content);
+      const name = fields[i][0];
+      return el("td", { class: numeric[i] ? "number" : null, "data-label": i ? name : null }, content);
     });
     return el("tr", {}, cells);
   }
@@ -277,7 +307,8 @@ function runTable() {
     const runs = el("table", { class: "runs" },
       el("thead", {}, el("tr", {}, fields.map(heading))),
       el("tbody", {}, order.map(tableRow)));
-    place.replaceChildren(el("div", { class: "wide tall" }, runs));
+    const scroll = { class: "wide tall stack", tabindex: 0, role: "group", "aria-label": "table of runs" };
+    place.replaceChildren(el("div", scroll, runs));
     count.textContent = `${selected.size} of ${D.runs.length} runs shown`;
   }
 

@@ -5,6 +5,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from antipode.evaluation.headline import preference
+from antipode.evaluation.score import OVERLAP
+from antipode.json_text import number
 from antipode.recipe.recipe import HARMLESS
 from antipode.runs.run import Run
 
@@ -13,7 +16,6 @@ NAMED = ("method.name", "data.name", "backbone.name")
 # Keys that should agree in a fair comparison. They are shown wherever they differ, also between
 # methods.
 BUDGET = ("train.epochs", "train.batch", "views.size", "backbone.stem", "backbone.weights")
-FIRST = ("linear", "knn")  # protocols to prefer for the headline, in this order
 
 
 class Group(NamedTuple):
@@ -144,24 +146,110 @@ def settings(column: Column, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def headline(columns: Sequence[Column], runs: Sequence[Run]) -> int | None:
-    """Return the index of the column for the top of the page, or None if there are no scores.
+    """Return the index of the column for the top of the page, or None if no run has a score.
 
-    Accuracies come first, then columns of many runs, of the runs' own data, and of linear
-    classification or kNN.
+    The rule is that of `antipode.evaluation.headline`. Among scores with labels on the runs' own
+    data, and so on, the one that most runs have comes first. Networks that no run trained do not
+    count, unless the page shows nothing else.
     """
+    trained = [run for run in runs if run.values] or list(runs)
     scored = [
-        sum(column_of(k, s) == column for run in runs for k, s in run.shown_scores.items())
+        sum(column_of(name, score) == column for run in trained for name, score in _shown(run))
         for column in columns
     ]
 
-    def rank(at: int) -> tuple[bool, int, bool, int]:
-        column = columns[at]
-        preferred = (i for i, name in enumerate(FIRST) if column.name.startswith(name))
-        other_data = "@" in column.name
-        is_accuracy = "%" in column.unit or "AP" in column.unit
-        return not is_accuracy, -scored[at], other_data, next(preferred, len(FIRST))
+    def rank(at: int) -> tuple[Any, ...]:
+        label_free, other_data, *rest = preference(columns[at].name)
+        return label_free, other_data, -scored[at], *rest
 
-    return min(range(len(columns)), key=rank, default=None)
+    return min((at for at in range(len(columns)) if scored[at]), key=rank, default=None)
+
+
+def _shown(run: Run) -> Iterable[tuple[str, dict[str, Any]]]:
+    return run.shown_scores.items()
+
+
+class Main(NamedTuple):
+    """The score at the top of the page.
+
+    Args:
+        column: index of its column.
+        group: index of the setting that has it: the one with the highest mean.
+        settings: number of settings that have such a score.
+        mean: mean over seeds.
+        std: sample standard deviation over seeds, None for one seed.
+        n: number of seeds.
+        score: the score as in scores.json. Its value is the mean. Its interval covers those of all
+            seeds, and the baselines are means.
+    """
+
+    column: int
+    group: int
+    settings: int
+    mean: float
+    std: float | None
+    n: int
+    score: dict[str, Any]
+
+
+def main_score(
+    runs: Sequence[Run], groups: Sequence[Group], columns: Sequence[Column]
+) -> Main | None:
+    """Return the score at the top of the page, or None if there are no scores."""
+    at = headline(columns, runs)
+    if at is None:
+        return None
+    trained = {place for place, run in enumerate(runs) if run.values}
+    found = {
+        place: cells(group, runs, columns)[at]
+        for place, group in enumerate(groups)
+        if at in cells(group, runs, columns) and (not trained or trained & set(group.runs))
+    }
+    best = max(found, key=lambda place: float(found[place]["mean"]))
+    scores = [
+        score
+        for run in groups[best].runs
+        for name, score in _shown(runs[run])
+        if column_of(name, score) == columns[at]
+    ]
+    cell = found[best]
+    combined = _combined(scores, cell["mean"], _untrained(runs, columns[at]))
+    return Main(at, best, len(found), cell["mean"], cell["std"], cell["n"], combined)
+
+
+def _combined(
+    scores: Sequence[dict[str, Any]], mean: float, untrained: float | None
+) -> dict[str, Any]:
+    """Return one score for those of several seeds."""
+
+    def numbers(key: str) -> list[float]:
+        return [float(score[key]) for score in scores if number(score.get(key))]
+
+    more = [score["more"] for score in scores if isinstance(score.get("more"), dict)]
+    own = [float(each["untrained"]) for each in more if number(each.get("untrained"))]
+    overlap = [int(each[OVERLAP]) for each in more if number(each.get(OVERLAP))]
+    baseline = statistics.fmean(own) if own else untrained
+    return {
+        **scores[0],
+        "value": mean,
+        "low": min(numbers("low"), default=None),
+        "high": max(numbers("high"), default=None),
+        "chance": statistics.fmean(numbers("chance")) if numbers("chance") else None,
+        "more": ({} if baseline is None else {"untrained": baseline})
+        | ({OVERLAP: max(overlap)} if overlap else {}),
+    }
+
+
+def _untrained(runs: Sequence[Run], column: Column) -> float | None:
+    """Return the score of an untrained network on the page, or None if there is none."""
+    values = [
+        float(score["value"])
+        for run in runs
+        if str(run.folder.read_object("network.json").get("network", "")).startswith("random:")
+        for name, score in _shown(run)
+        if column_of(name, score) == column
+    ]
+    return statistics.fmean(values) if values else None
 
 
 def summary(values: Iterable[float]) -> dict[str, Any]:

@@ -87,11 +87,20 @@ function table(headings, rows, name = "") {
   const isNumeric = (column) => rows.some((row) => {
     return row[column] instanceof Node && row[column].className === "number";
   });
-  const heading = (text, i) => el("th", { class: isNumeric(i) ? "number" : null }, text);
+  // an empty heading is a cell, because a heading must have a text
+  const heading = (text, i) => {
+    const attributes = { class: isNumeric(i) ? "number" : null, scope: text ? "col" : null };
+    return el(text ? "th" : "td", attributes, text);
+  };
   const head = headings ? el("thead", {}, el("tr", {}, headings.map(heading))) : null;
-  const cells = (row) => row.map((cell) => (isCell(cell) ? cell : el("td", {}, cell)));
+  const cells = (row) => row.map((cell, i) => {
+    const node = isCell(cell) ? cell : el("td", {}, cell);
+    if (headings && headings[i]) node.setAttribute("data-label", headings[i]);
+    return node;
+  });
   const lines = rows.map((row) => el("tr", {}, cells(row)));
-  return el("div", { class: `wide ${name}` }, el("table", {}, head, el("tbody", {}, lines)));
+  const place = { class: `wide ${name}`, tabindex: 0, role: "group", "aria-label": "table" };
+  return el("div", place, el("table", {}, head, el("tbody", {}, lines)));
 }
 
 // ---- formats

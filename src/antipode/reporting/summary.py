@@ -1,5 +1,6 @@
 """Runs as the page shows them: opened once, with distinct names and a few numbers from the log."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,14 @@ def names(paths: Sequence[Path]) -> list[str]:
         if len(set(tails)) == len(paths):
             return tails
     return [str(path) for path in paths]
+
+
+def command_path(run: Run) -> str:
+    """Return the folder of a run as a user would write it in a command."""
+    here = Path.cwd()
+    path = run.path.resolve()
+    near = path.relative_to(here) if path.is_relative_to(here) else run.path
+    return shlex.quote(str(near))
 
 
 def epochs_done(run: Run) -> int:

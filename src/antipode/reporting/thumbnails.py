@@ -26,7 +26,7 @@ def tile(image: Tensor, side: int) -> str:
     return _uri(_reduced(_picture(image), side), lossless=side <= SMALL)
 
 
-def atlas(images: Sequence[Tensor], side: int, columns: int) -> str:
+def atlas(images: Sequence[Tensor], side: int, columns: int, quality: int = 80) -> str:
     """Return a data URI of many images uint8 (C,H,W), in rows of `columns` square tiles."""
     sheet = Image.new("RGB", (side * columns, side * -(-len(images) // columns)))
     for place, image in enumerate(images):
@@ -34,7 +34,7 @@ def atlas(images: Sequence[Tensor], side: int, columns: int) -> str:
         left = side * (place % columns)
         top = side * (place // columns)
         sheet.paste(small, (left + (side - small.width) // 2, top + (side - small.height) // 2))
-    return _uri(sheet, lossless=False)
+    return _uri(sheet, lossless=False, quality=quality)
 
 
 def visible(view: Tensor, normal: Normalise | None) -> Tensor:
@@ -69,12 +69,12 @@ def _reduced(picture: Image.Image, side: int) -> Image.Image:
     return picture.resize((width, height), Image.Resampling.LANCZOS)
 
 
-def _uri(picture: Image.Image, *, lossless: bool) -> str:
+def _uri(picture: Image.Image, *, lossless: bool, quality: int = 80) -> str:
     """Return a data URI in WebP format, or in PNG format if Pillow was built without WebP."""
     buffer = io.BytesIO()
     form = "webp" if features.check("webp") else "png"
     if form == "webp":
-        picture.save(buffer, "WEBP", lossless=lossless, quality=80, method=4)
+        picture.save(buffer, "WEBP", lossless=lossless, quality=quality, method=4)
     else:
         picture.save(buffer, "PNG", optimize=True)
     return f"data:image/{form};base64,{base64.b64encode(buffer.getvalue()).decode()}"

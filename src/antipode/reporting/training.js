@@ -8,6 +8,7 @@ function curveSection() {
   const state = { metric: D.metrics[0][0], axis: "step", log: false, smooth: false, seeds: false };
   const title = el("h3", { id: "metric" });
   const explanation = el("p", { class: "small" });
+  const filling = el("p", { class: "small filling", hidden: true });
   const chart = lineChart({ series: [], direct: true, height: 340 });
   const cards = el("div", { class: "cards" });
   const hasSeeds = D.groups.some((group) => group.runs.length > 1);
@@ -18,13 +19,21 @@ function curveSection() {
     title.textContent = text;
     explanation.textContent = about;
     let series = runsWith(selectedRuns(), name).map((index) => curve(index, name, state));
+    const filled = D.filled.includes(name) ? fillings(series, state) : [];
+    filling.textContent = filled.map(fillingText).filter(Boolean)[0] || "";
+    filling.hidden = !filling.textContent;
     if (state.seeds) series = meansOverSeeds(series);
-    chart.set({ series, marks, log: state.log, xlabel: state.axis, title: text });
+    const spans = filled.length ? [[filled[0].from, filled[0].to, `${filled[0].kind} fills`]] : [];
+    chart.set({ series, marks, spans, log: state.log, xlabel: state.axis, title: text });
   }
 
   // Draw one card per metric, with the curves of the first 12 selected runs.
   function drawCards() {
     const first = selectedRuns().slice(0, 12);
+    const columns = evenColumns(D.metrics.length, cards.clientWidth || 1032);
+    const rest = D.metrics.length % columns;
+    cards.style.setProperty("--cards", columns);
+    cards.style.setProperty("--last", rest ? columns - rest + 1 : 1); // the last card fills its row
     cards.replaceChildren(...D.metrics.map(([name, text]) => {
       const runs = runsWith(first, name);
       const onclick = () => { state.metric = name; drawCards(); draw(); };
@@ -50,10 +59,40 @@ function curveSection() {
         hasSeeds ? choice(lines, false, change("seeds"), "each run or mean over seeds") : null,
         checkbox("log scale", false, change("log")),
         checkbox("smoothing", false, change("smooth"))),
+      filling,
       chart.node),
     cards);
   drawCards();
   draw();
+}
+
+// Return the number of cards in a row with which the last row is as full as possible.
+function evenColumns(count, width) {
+  const most = Math.max(2, Math.floor((width + 10) / 148));
+  if (count <= most) return count;
+  const options = Array.from({ length: Math.ceil(most / 2) }, (_, i) => most - i).filter((n) => n > 1);
+  const empty = (columns) => (columns - (count % columns)) % columns;
+  return options.reduce((best, columns) => (empty(columns) < empty(best) ? columns : best));
+}
+
+// Return the spans in which stored random vectors are replaced, of the runs of some curves that
+// have such a span. The longest comes first.
+function fillings(series, { axis }) {
+  const found = series.map(({ run: index }) => {
+    const run = D.runs[index];
+    if (!run.filling) return null;
+    const scale = axis === "epoch" && run.perEpoch ? 1 / run.perEpoch : 1;
+    return { ...run.filling, from: 0, to: run.filling.steps * scale };
+  }).filter(Boolean);
+  return found.sort((a, b) => b.steps - a.steps);
+}
+
+// Return why a loss rises at first, or null if it does not.
+function fillingText({ kind, count, steps, rises }) {
+  if (!rises) return null;
+  return `The loss rises during the first ${formatValue(steps)} steps, and this is normal: the ${kind} `
+    + `starts with ${formatValue(count)} random vectors, which are easy to tell from an image, and `
+    + "keys of images replace them.";
 }
 
 // Return the last value of a metric as text, or its range over several runs.
@@ -72,7 +111,8 @@ function curve(index, name, { axis, smooth }) {
   const epoch = (step) => Number(((step + 1) / run.perEpoch).toFixed(3));
   const x = axis === "epoch" && run.perEpoch ? steps.map(epoch) : steps;
   const y = smooth ? movingAverage(values) : values;
-  return { name: run.name, group: run.group, colour: colour(index), dash: dash(index), x, y };
+  const look = { colour: colour(index), dash: dash(index) };
+  return { name: run.name, run: index, group: run.group, ...look, x, y };
 }
 
 // Return the exponential moving average, with a weight of 0.15 for each new value.

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from antipode.json_text import number
-from antipode.reporting.summary import epochs_done, steps_per_epoch
+from antipode.reporting.provenance import stored_vectors
+from antipode.reporting.summary import command_path, epochs_done, steps_per_epoch
 from antipode.runs.log import Log
 from antipode.runs.run import Run
 from antipode.training.health import ENOUGH, HealthMonitor, Trouble, settling
@@ -77,9 +78,10 @@ def _health(run: Run) -> dict[str, str]:
     """Return what the health check finds in the log, each kind of trouble at its first step."""
     batch = run.value("train.batch")
     width = run.value("method.dim")
-    stored = [run.value(key) for key in ("method.queue", "method.bank")]
+    start = stored_vectors(run)
     limit = min((int(size) for size in (batch, width, ENOUGH) if number(size)), default=1)
-    filling = max((int(size) for size in stored if number(size)), default=0)
+    # a memory of all images is not waited for, as in training
+    filling = 0 if start is None or start.kind == "memory" else start.size
     per_epoch = math.ceil(steps_per_epoch(run) or 0)
     monitor = HealthMonitor(settling(filling, max(1, int(batch or 1)), per_epoch))
     last: dict[str, Any] = {}
@@ -159,7 +161,7 @@ def gaps(run: Run) -> Iterator[Note]:
     if not run.shown_scores:
         yield _gap("scores", "there are no scores yet", _evaluate_command(run))
     if run.values and not run.analysis:
-        yield _gap("analyses", "there are no analyses yet", "antipode analyse RUN")
+        yield _gap("analyses", "there are no analyses yet", f"antipode analyse {command_path(run)}")
 
 
 def _gap(kind: str, text: str, command: str = "") -> Note:
@@ -176,11 +178,6 @@ def _knn_gap(run: Run) -> Note:
 
 
 def _evaluate_command(run: Run) -> str:
-    name = str(run.value("data.name", ""))
-    if name.startswith("python:"):
-        return "in Python, with labelled images: antipode.evaluate(RUN, data=...)"
-    if name.startswith("folder:"):  # the folder may have no labels
-        return (
-            "antipode evaluate RUN, or without labels: antipode evaluate RUN --data folder:LABELLED"
-        )
-    return "antipode evaluate RUN"
+    if str(run.value("data.name", "")).startswith("python:"):
+        return f'in Python: antipode.evaluate("{run.path.name}", data=...)'
+    return f"antipode evaluate {command_path(run)}"

@@ -18,19 +18,18 @@ from antipode.devices import pick_device
 from antipode.evaluation import protocol
 from antipode.evaluation.precision import library
 from antipode.files import atomic_write, finite
+from antipode.launch.local import check_at_once
+from antipode.launch.local import perform as launch
+from antipode.launch.task import Task
 from antipode.paths import absolute
 from antipode.reproduction import picture, present
 from antipode.reproduction.collect import collect
 from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Scale, Verdict
 from antipode.reproduction.measure import measure_run
-from antipode.reproduction.plan import H200, Plan, PlannedRun, listing, make_plan
+from antipode.reproduction.plan import Plan, PlannedRun, listing, make_plan
 from antipode.runs.environment import environment
 from antipode.runs.run import Run, opened
 from antipode.training.pretrain import pretrain_recipe
-from antipode.training.record import InTrouble
-
-# Errors of one run after which the other runs continue.
-RUN_ERRORS = (ValueError, FileNotFoundError, MemoryError, InTrouble)
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,7 @@ def reproduce(
     seeds: int | None = None,
     root: str | Path | None = None,
     device: str = "auto",
+    at_once: int | str = 1,
     quiet: bool = False,
 ) -> Outcome:
     """Reproduce a table or figure of a paper, and write it as JSON, PNG and HTML.
@@ -81,16 +81,19 @@ def reproduce(
         seeds: the number of runs of each kind, in place of the scale's own number.
         root: the folder with data sets, by default ANTIPODE_DATA.
         device: auto, cpu, cuda or mps.
+        at_once: how many runs train at the same time on the device, or "auto". Times that an item
+            measures are comparable only with 1.
         quiet: whether to print nothing.
     """
     check_single_process()
+    check_at_once(at_once)
     plan = make_plan(item, scale, output_folder(out, scale), seeds=seeds, root=root, device=device)
     start = time.monotonic()
     with data_root(root):
         check_ready(plan)
         if not quiet:
             print("\n".join(listing(plan)[:2]), file=sys.stderr)
-        failed = perform(plan, device, quiet)
+        failed = perform(plan, device, quiet, at_once)
     cells, absent = collect(plan, failed)
     laws = tuple(check_laws(plan.item, plan.scale, cells))
     missing = (*failed.values(), *absent)
@@ -160,61 +163,38 @@ def check_ready(plan: Plan) -> None:
             ) from None
 
 
-def perform(plan: Plan, device: str, quiet: bool) -> dict[Path, str]:
+def perform(plan: Plan, device: str, quiet: bool, at_once: int | str = 1) -> dict[Path, str]:
     """Train and measure every run. Return the folders of runs that failed, with a sentence each."""
     measures: dict[Path, list[Measure]] = {}
     for trial, runs in plan.trials:
         for planned in runs:
             measures.setdefault(planned.folder, []).extend(trial.measures)
-    failed: dict[Path, str] = {}
-    clock = Clock(plan)
-    for number, planned in enumerate(plan.runs, 1):
-        if not quiet:
-            progress = f"{number} of {len(plan.runs)}, {clock.left(planned)}"
-            print(f"{progress}: {planned.label}", file=sys.stderr)
-        try:
-            with clock.timing(planned):
-                run = train(planned, quiet=quiet or plan.scale == "smoke")
-            measure_run(plan, planned, run, measures[planned.folder], device)
-        except RUN_ERRORS as error:
-            failed[planned.folder] = f"{planned.label}: {error}"
-    return failed
+    silent = quiet or plan.scale == "smoke"
+    tasks = [
+        Task(
+            planned.label,
+            planned.folder,
+            partial(finish, plan, planned, measures[planned.folder], device, silent),
+            0.0 if planned.done else planned.work,
+            0 if planned.recipe is None else planned.recipe.train.batch,
+        )
+        for planned in plan.runs
+    ]
+    guess = "about a minute left" if plan.scale == "smoke" else ""
+    return launch(tasks, at_once=at_once, device=device, quiet=quiet, guess=guess)
 
 
-class Clock:
-    """Estimate the training time that is left.
-
-    The estimate uses the speed of the runs so far. Before the first run has ended it uses the known
-    speed of an H200.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.waiting = {planned.folder: planned.work for planned in plan.missing}
-        self.seconds = 0.0
-        self.operations = 0.0
-
-    @contextmanager
-    def timing(self, planned: PlannedRun) -> Iterator[None]:
-        """Measure how long the training of one run takes."""
-        operations = self.waiting.get(planned.folder, 0.0)
-        start = time.monotonic()
-        yield
-        if operations:
-            self.seconds += time.monotonic() - start
-            self.operations += operations
-
-    def left(self, planned: PlannedRun) -> str:
-        """Return the training time that is left when a run starts, as a text."""
-        index = self.plan.runs.index(planned)
-        operations = sum(self.waiting.get(later.folder, 0.0) for later in self.plan.runs[index:])
-        if not operations:
-            return "nothing left to train"
-        if self.seconds:
-            return f"{present.duration(operations * self.seconds / self.operations)} left"
-        if self.plan.scale == "smoke":
-            return "about a minute left"
-        return f"{present.duration(operations / H200)} left on an H200"
+def finish(
+    plan: Plan,
+    planned: PlannedRun,
+    measures: list[Measure],
+    device: str,
+    silent: bool,
+    quiet: bool,
+) -> None:
+    """Train and measure a run. Nothing is printed if `silent` or `quiet`."""
+    run = train(planned, quiet=silent or quiet)
+    measure_run(plan, planned, run, measures, device)
 
 
 def train(planned: PlannedRun, quiet: bool) -> Run:

@@ -41,9 +41,10 @@ def _evaluate(planned: PlannedRun, run: Run, measures: Sequence[Measure], device
     for data in dict.fromkeys(measure.data for measure in missing):
         names = list(dict.fromkeys(measure.name for measure in missing if measure.data == data))
         if planned.recipe is None:
-            evaluate(run, names, data=data or planned.data, seed=planned.seed, device=device)
+            place = data or planned.data
+            evaluate(run, names, data=place, seed=planned.seed, device=device, compare=False)
         else:
-            evaluate(run, names, data=data, device=device)
+            evaluate(run, names, data=data, device=device, compare=False)
 
 
 def _stored_scores(planned: PlannedRun, run: Run) -> dict[str, Any]:

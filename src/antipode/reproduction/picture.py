@@ -5,6 +5,7 @@ import textwrap
 from importlib import import_module
 from typing import Any
 
+from antipode.reporting.look import matplotlib_style, series
 from antipode.reproduction.item import REFERENCE, Cells, Item, Panel
 from antipode.reproduction.present import cell, column_text
 
@@ -17,8 +18,16 @@ def draw(item: Item, cells: Cells, name: str, scale: str) -> bytes | None:
     """Return a PNG with one part for each panel that has numbers. None without matplotlib."""
     try:
         figure = import_module("matplotlib.figure")
+        matplotlib = import_module("matplotlib")
     except ImportError:
         return None
+    cycle = matplotlib.cycler(color=series())
+    with matplotlib.rc_context({**matplotlib_style(), "axes.prop_cycle": cycle}):
+        return _drawn(figure, item, cells, name, scale)
+
+
+def _drawn(figure: Any, item: Item, cells: Cells, name: str, scale: str) -> bytes:
+    """Return the PNG, drawn with the present settings of matplotlib."""
     filled = {place[0] for place in cells} - {REFERENCE}
     panels = [panel for panel in item.panels if panel.name in filled]
     groups = {panel: _groups(item, cells, panel) for panel in panels if panel.kind == "table"}

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from antipode.launch.task import H200
 from antipode.names import unknown
 from antipode.nets.backbone import Stem, backbone
 from antipode.papers import sketch
@@ -29,7 +30,12 @@ NOT_IN_DIGEST = (
 # Recipe keys added after commit dc86232, by dotted key, with the default that has the effect of the
 # earlier versions. The digest leaves out such a key while it has this default, so that runs trained
 # before the key existed are still found.
-NEW_KEYS: dict[str, Any] = {"train.checkpoint_steps": None}
+NEW_KEYS: dict[str, Any] = {
+    "train.checkpoint_steps": None,
+    "backbone.freeze_patches": False,
+    "train.negatives": "part",
+    "data.labels": "folders",
+}
 
 # Floating-point operations of a forward pass of ResNet-50 at 224 pixels, as `forward` counts them:
 # a multiplication with its addition is two operations.
@@ -38,9 +44,6 @@ RESNET50 = 8.17e9
 # MoCo v2. A step is a forward and backward pass of the query (3 passes) and a forward pass of the
 # key (1 pass).
 V100 = 1_281_167 * 200 * 4 * RESNET50 / (53 * 8 * 3600)
-# Operations per second of an H200. benchmarks/RESULTS.md has 37,025 images per second for SimCLR on
-# CIFAR-10, with a forward and backward pass of two views of 1.11e9 operations.
-H200 = 37_025 * 2 * 3 * 1.11e9
 # Operations of the backbone of a detector in MoCo's 1x schedule (90,000 steps of 16 images).
 DETECTION = 90_000 * 16 * 3 * RESNET50 * (800 * 1216) / 224**2
 PASSES = 100  # over the labelled images, in a linear protocol
@@ -207,7 +210,7 @@ def forward(name: str, stem: Stem | None, size: int) -> float:
     They are counted on torch's meta device.
     """
     with torch.device("meta"):
-        net = backbone(name, stem=stem).eval()
+        net = backbone(name, stem=stem, size=size).eval()
         image = torch.empty(1, 3, size, size)
     with FlopCounterMode(display=False) as counter:
         net(image)

@@ -8,17 +8,10 @@ import html
 from statistics import fmean, stdev
 from typing import Any
 
+from antipode.reporting.look import BRAND, stylesheet
 from antipode.reproduction.item import Cells, Item, Place
 
 FEW = 9  # columns of a curve in a text, besides those with a number of the paper
-STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222}
-table{border-collapse:collapse;margin:1em 0}
-th,td{border-bottom:1px solid #ccc;padding:.3em .8em;text-align:right}
-th:first-child{text-align:left}.wide{overflow-x:auto}small{color:#666}
-.bad{color:#b00;font-weight:bold}img{max-width:100%}
-@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}img{background:#fff}}
-""".strip()
 
 
 def cell(item: Item, cells: Cells, place: Place) -> dict[str, Any]:
@@ -49,13 +42,6 @@ def number(value: float | None) -> str:
     short = f"{value:.3g}"
     # a fourth digit if three would show .9996 as 1
     return short if float(short) == value or "." in short else f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    """Format a duration in seconds, minutes or hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def ours(entry: dict[str, Any]) -> str:
@@ -164,42 +150,64 @@ def page(record: dict[str, Any], picture: bytes | None) -> str:
     """Return a self-contained HTML page with an optional PNG picture. All texts are escaped."""
     safe = html.escape
     parts = [
-        f"<h1>{safe(record['title'])}</h1>",
-        f"<p>{safe(record['question'])}</p>",
-        f"<p><small>{safe(record['item'])}, scale {safe(record['scale'])}: "
-        f"{safe(record['note'])}</small></p>",
+        f'<div class="hero"><p class="eyebrow">{safe(record["item"])}, scale '
+        f"{safe(record['scale'])}</p><h1>{safe(record['title'])}</h1>",
+        f'<p class="what">{safe(record["question"])}</p>',
+        f'<p class="small">{safe(record["note"])}</p></div>',
     ]
     if picture is not None:
         source = f"data:image/png;base64,{_base64(picture)}"
-        parts.append(f'<img alt="{safe(record["title"])}" src="{source}">')
+        alt = f"Our numbers and those of the paper: {record['title']}"
+        parts.append(f'<div class="picture"><img alt="{safe(alt)}" src="{source}"></div>')
+    parts += [
+        "<h2>What the paper finds</h2>",
+        f"<p>{safe(record['trend'])} <small>({safe(record['source'])})</small></p>",
+        "<h2>Do our runs agree?</h2>",
+        *_verdicts(record),
+        f'<p class="small">{seeds(record)}</p>',
+        "<h2>Numbers</h2>",
+    ]
     for panel in record["panels"]:
         parts += _table(record, panel)
-    parts += [
-        f"<p>The paper ({safe(record['source'])}): {safe(record['trend'])}.</p>",
-        f"<p>{seeds(record)}</p>",
-        *_verdicts(record),
-        "<h2>Runs</h2><ul>",
-        *(f"<li>{safe(run['label'])}</li>" for run in record["runs"]),
-        "</ul>",
-    ]
-    head = f'<meta charset="utf-8"><title>{safe(record["item"])}</title><style>{STYLE}</style>'
+    runs = "".join(f"<li>{safe(run['label'])}</li>" for run in record["runs"])
+    parts.append(
+        f"<details><summary>Runs ({len(record['runs'])})</summary><ul>{runs}</ul></details>"
+    )
+    return _document(safe(record["item"]), "".join(parts))
+
+
+def _document(title: str, content: str) -> str:
+    """Return an HTML page with the look of the report, which makes no request."""
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    head = (
+        '<meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{title} · antipode</title><style>{stylesheet('item')}</style>"
+    )
     return (
-        f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
+        f'<!doctype html><html lang="en"><head>{head}</head><body>'
+        f'<header class="bar">{BRAND}</header><main id="top">{content}</main>'
+        "<footer>Created by <code>antipode reproduce</code>. This page is self-contained and "
+        "makes no network requests.</footer></body></html>\n"
     )
 
 
 def _verdicts(record: dict[str, Any]) -> list[str]:
     """Return the HTML list of laws and of missing numbers."""
     safe = html.escape
-    parts = ["<ul>"]
+    parts = ['<ul class="laws">']
     for law in record["laws"]:
         word = verdict(law)
-        shown = f'<span class="bad">{word.lower()}</span>' if "VIOLATED" in word else word
-        parts.append(f"<li>{shown}: {safe(law['law'])} <small>({safe(law['found'])})</small></li>")
+        kind = "bad" if word == "VIOLATED" else "open" if word.startswith("undecided") else "good"
+        shown = f"<b>{safe(word.lower())}</b>"
+        found = f"<small>{safe(law['found'])}</small>"
+        parts.append(f'<li class="{kind}">{shown}: {safe(law["law"])} {found}</li>')
     for sentence in record["missing"]:
-        parts.append(f'<li><span class="bad">missing</span>: {safe(sentence)}</li>')
+        parts.append(f'<li class="bad"><b>missing</b>: {safe(sentence)}</li>')
     if record["not judged"]:
-        parts.append(f"<li>{not_judged(record)}</li>")
+        parts.append(f'<li class="open">{not_judged(record)}</li>')
     return [*parts, "</ul>"]
 
 
@@ -209,12 +217,16 @@ def _table(record: dict[str, Any], panel: dict[str, Any]) -> list[str]:
     if not entries:
         return []
     safe = html.escape
-    top = "".join(f"<th>{safe(column_text(column))}</th>" for column in columns)
-    body = [f"<div class='wide'><table><tr><th>{safe(_head(panel))}</th>{top}</tr>"]
+    top = "".join(f'<th scope="col">{safe(column_text(column))}</th>' for column in columns)
+    name = safe(_head(panel))
+    body = [
+        f'<div class="wide" tabindex="0" role="region" aria-label="{name}"><table>'
+        f'<thead><tr><th scope="col">{name}</th>{top}</tr></thead><tbody>'
+    ]
     for row in rows:
         line = "".join(f"<td>{_html_cell(entries.get((row, column)))}</td>" for column in columns)
-        body.append(f"<tr><th>{safe(row)}</th>{line}</tr>")
-    return [*body, "</table></div>"]
+        body.append(f'<tr><th scope="row">{safe(row)}</th>{line}</tr>')
+    return [*body, "</tbody></table></div>"]
 
 
 def _html_cell(entry: dict[str, Any] | None) -> str:

@@ -26,6 +26,7 @@ def environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "command": sys.argv,
         "launch": dist.launch(),

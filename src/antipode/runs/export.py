@@ -16,19 +16,25 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from antipode.files import atomic_write
-from antipode.names import unknown
+from antipode.names import printable, unknown
+from antipode.nets import timm_net
 from antipode.nets.backbone import RESNETS, STEMS, Stem, Wrapped
 from antipode.nets.weight_file import About, Normal, check_finite, packed
 from antipode.nets.weights import tensors
 from antipode.runs.detectron2 import caffe_name, layout
 from antipode.runs.images import channels_of
 from antipode.runs.run import Run
+from antipode.wording import option
 
 State = dict[str, Tensor]
 
 
 class StemDiffers(UserWarning):
     """The network of the other software needs another first layer before it accepts the weights."""
+
+
+class NeedsArguments(UserWarning):
+    """The network of timm must be created with the arguments that the message states."""
 
 
 class Trained(NamedTuple):
@@ -82,9 +88,13 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...]
 
 
-def export_run(run: Run, format: str, out: Path) -> Path:
-    """Write the online backbone of a run for other software, and return the file."""
-    return export(
+def export_run(run: Run, format: str, out: Path, *, overwrite: bool = False) -> Path:
+    """Write the online backbone of a run for other software, and return the file.
+
+    A file that exists is replaced, with a warning unless `overwrite` is True.
+    """
+    existed = out.exists()
+    file = export(
         run.backbone(),
         out,
         format=format,
@@ -94,6 +104,10 @@ def export_run(run: Run, format: str, out: Path) -> Path:
         normal=run.normal,
         policy=run.policy,
     )
+    if existed and not overwrite:
+        intended = f"{option('overwrite', True)} says that this is intended"
+        warnings.warn(printable(f"{out} existed and was replaced; {intended}"), stacklevel=3)
+    return file
 
 
 def export(
@@ -165,24 +179,42 @@ def _for_torchvision(trained: Trained, suffix: str, software: str) -> bytes:
 
 
 def timm(trained: Trained, suffix: str) -> bytes:
-    """Return a state dict for timm.create_model(NAME, num_classes=0).
+    """Return a state dict for timm.create_model(NAME, num_classes=0, ...).
 
-    Without timm, torchvision's network is used for the check: ResNets have the same names in both.
+    Warns with the call, if it needs other arguments than these. Without timm, torchvision's network
+    is used for the check: ResNets have the same names in both.
     """
     try:
         library = import_module("timm")
     except ImportError:
         return _for_torchvision(trained, suffix, "timm")
-    name = trained.name.removeprefix("timm:")
-    if not library.is_model(name):
+    own = trained.name.startswith(timm_net.PREFIX)
+    if not own and not library.is_model(trained.name):
         raise ValueError(f"timm has no {trained.name}: export it as safetensors or onnx")
     content = _packed(trained, suffix)
-    theirs = library.create_model(name, num_classes=0, in_chans=trained.channels)
-    if name == trained.name:
+    size = trained.size if own else None
+    theirs = timm_net.network(f"timm:{trained.name.removeprefix('timm:')}", trained.channels, size)
+    if own:
+        _tell_arguments(trained)
+    else:
         _fit_stem(theirs, trained, "timm")
     theirs.load_state_dict(_unpacked(content, suffix))
-    _same(Wrapped(theirs, trained.channels).eval(), trained, "timm")
+    _same(Wrapped(theirs, trained.channels, size).eval(), trained, "timm")
     return content
+
+
+def _tell_arguments(trained: Trained) -> None:
+    """Warn with the call of timm that takes the weights, if it needs arguments."""
+    model, arguments = timm_net.create_arguments(trained.name, trained.size)
+    if trained.channels != 3:
+        arguments["in_chans"] = trained.channels
+    if arguments:
+        words = "".join(f", {key}={value!r}" for key, value in arguments.items())
+        warnings.warn(
+            f"load it with timm.create_model({model!r}, num_classes=0{words}, checkpoint_path=...)",
+            NeedsArguments,
+            stacklevel=5,
+        )
 
 
 def _fit_stem(theirs: Any, trained: Trained, software: str) -> None:

@@ -6,7 +6,7 @@ Shapes: N images, D features, K classes.
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -14,12 +14,14 @@ import torch
 from antipode.data.sources.catalog import Given
 from antipode.data.sources.source import Decoded, Source
 from antipode.devices import pick_device
+from antipode.evaluation import storage
 from antipode.evaluation.features import extract
 from antipode.files import atomic_write
 from antipode.runs.run import Run
 from antipode.types import Features
 
 SUFFIXES = (".npz", ".parquet")
+GROUP = 1 << 16  # rows of a .parquet file that are in memory together
 
 
 def embed(run: Run, data: Given, out: Path | None = None) -> Features:
@@ -33,12 +35,27 @@ def embed(run: Run, data: Given, out: Path | None = None) -> Features:
     sources = {"train": splits.train, "test": splits.test}
     present = {part: source for part, source in sources.items() if source is not None}
     parts = {part: extract(net, eval_view, source) for part, source in present.items()}
-    features = Features(*(torch.cat(columns) for columns in zip(*parts.values(), strict=True)))
+    features = _joined(list(parts.values()))
     if out is not None:
         by_part = [names_of(source) for source in present.values()]
         names = None if None in by_part else [name for part in by_part for name in part or ()]
         write(out, features, [part for part, rows in parts.items() for _ in rows.x], names)
     return features
+
+
+def _joined(parts: list[Features]) -> Features:
+    """Return the features of several splits, one after the other.
+
+    They are a memory map if they do not fit into memory.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    x = storage.empty((sum(len(part.x) for part in parts), parts[0].x.shape[1]), parts[0].x.dtype)
+    start = 0
+    for part in parts:
+        x[start : start + len(part.x)] = part.x
+        start += len(part.x)
+    return Features(x, torch.cat([part.y for part in parts]))
 
 
 def check(path: Path) -> None:
@@ -74,9 +91,23 @@ def write(
         if path.suffix == ".npz":
             np.savez(file, **columns)
         else:
-            arrow, parquet = _arrow()
-            table = arrow.table({name: _column(arrow, column) for name, column in columns.items()})
-            parquet.write_table(table, file)
+            _write_parquet(file, columns)
+
+
+def _write_parquet(file: BinaryIO, columns: dict[str, "np.ndarray[Any, Any]"]) -> None:
+    """Write columns as a table, in groups of rows that fit into memory."""
+    arrow, parquet = _arrow()
+
+    def table(first: int) -> Any:
+        return arrow.table(
+            {name: _column(arrow, rows[first : first + GROUP]) for name, rows in columns.items()}
+        )
+
+    start = table(0)
+    with parquet.ParquetWriter(file, start.schema) as writer:
+        writer.write_table(start)
+        for first in range(GROUP, len(columns["x"]), GROUP):
+            writer.write_table(table(first))
 
 
 def names_of(source: Source) -> list[str] | None:

@@ -31,6 +31,7 @@ FILES = (
     "metrics.jsonl",
     "scores.json",
     "analysis.json",
+    "duplicates.csv",
     "network.json",
     "wandb.json",
 )
@@ -45,7 +46,8 @@ class RunFolder:
     """The folder of one run.
 
     It holds recipe.json, env.json, metrics.jsonl, checkpoints/ and backbone.safetensors.
-    Evaluations, analyses and reports add scores.json, analysis.json, features/ and report.html.
+    Evaluations, analyses and reports add scores.json, analysis.json, duplicates.csv, features/ and
+    report.html.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -61,6 +63,10 @@ class RunFolder:
         """Return True if at least one training step left a trace here."""
         logged = any(True for _ in self.rows())
         return self.has_checkpoint() or logged or (self.path / WEIGHTS).exists()
+
+    def has_ended(self) -> bool:
+        """Return True if the run in the folder was trained to its end."""
+        return (self.path / WEIGHTS).exists()
 
     def has_checkpoint(self) -> bool:
         """Return True if there is a checkpoint to resume from."""

@@ -10,9 +10,11 @@ from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD
 from antipode.names import did_you_mean, unknown
 from antipode.nets.backbone import RESNETS, STEMS, SUPERVISED, Stem
 from antipode.nets.backbone import backbone as make_backbone
+from antipode.nets.timm_net import stated_size
 from antipode.nets.weight_file import About, Normal, file_of
 from antipode.nets.weight_file import about as about_file
 from antipode.nets.weights import bare, channels_of, fit, network, settled_stem, start
+from antipode.paths import expanded
 from antipode.recipe.datasets import dataset_defaults
 
 KINDS = ("random", "torchvision", "file")
@@ -43,7 +45,7 @@ class Network(NamedTuple):
     @property
     def file(self) -> Path:
         """The checkpoint file."""
-        return file_of(Path(self.path).expanduser())
+        return file_of(expanded(self.path))
 
     @property
     def about(self) -> About:
@@ -52,8 +54,12 @@ class Network(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The side of a view in pixels, as the file states it or as the data set asks for."""
-        return self.about.size or int(dataset_defaults(self.data).layer["views.size"][0])
+        """The side of a view in pixels: as the name or the file states it, or as the data set asks.
+
+        The name of a network of timm may state `img_size`.
+        """
+        stated = stated_size(self.name) or self.about.size
+        return stated or int(dataset_defaults(self.data).layer["views.size"][0])
 
     @property
     def policy(self) -> str:
@@ -75,7 +81,7 @@ class Network(NamedTuple):
         else:
             has_own_stem = self.name.startswith("timm:")
             stem = None if has_own_stem else dataset_defaults(self.data).layer["backbone.stem"][0]
-            net = make_backbone(self.name, stem=stem, channels=channels)
+            net = make_backbone(self.name, stem=stem, channels=channels, size=self.size)
         return net.eval(), stem
 
     def _supervised(self, channels: int) -> nn.Module:
@@ -90,7 +96,7 @@ class Network(NamedTuple):
     def _from_file(self, channels: int) -> tuple[nn.Module, Stem | None]:
         """Return the network with the weights of the file, and its stem."""
         if self.name not in RESNETS:
-            net = make_backbone(self.name, channels=channels)
+            net = make_backbone(self.name, channels=channels, size=self.size)
             fit(bare(net), network(self.file, self.name, bare(net)), str(self.file))
             return net, None
         with torch.device("meta"):  # for the names and shapes of its tensors alone

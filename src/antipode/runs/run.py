@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 from antipode.core.learner import Learner
-from antipode.data.sources.catalog import Given, load
+from antipode.data.sources.catalog import Given, from_path, load
+from antipode.data.sources.label_folders import Labels
 from antipode.data.sources.splits import Splits
 from antipode.data.views.policy import evaluation_policy, standardises
 from antipode.data.views.views import Views
 from antipode.data.views.views import views as make_views
+from antipode.early import not_finished
 from antipode.json_text import number
 from antipode.nets.backbone import Stem
 from antipode.nets.weight_file import About, Normal, about, read
@@ -172,6 +174,11 @@ class Run:
         return None if self.network else self.recipe.data.root
 
     @property
+    def labels(self) -> Labels:
+        """Whether subfolders of the run's own `folder:` are classes."""
+        return "folders" if self.network else self.recipe.data.labels
+
+    @property
     def seed(self) -> int:
         """The seed of the run."""
         return self.network.seed if self.network else self.recipe.train.seed
@@ -200,10 +207,13 @@ class Run:
         """Return a data set, by default the run's own, as the network takes it.
 
         Grey images become colour images if the network has three channels. The pixels are
-        normalised as in training, if that is known.
+        normalised as in training, if that is known. The run's own folder has the classes that it
+        had in training. The subfolders of another folder are classes.
         """
         own = self.data_name if self.data is None else self.data
-        splits = load(own if data is None else data, self.root)
+        chosen = from_path(own if data is None else data)
+        is_own = isinstance(chosen, str) and chosen == self.data_name
+        splits = load(chosen, self.root, labels=self.labels if is_own else "folders")
         net = self.frozen_backbone if backbone is None else backbone
         return as_seen(fitting(str(self.path), net, splits, self.normal), self.normal)
 
@@ -302,10 +312,7 @@ class Run:
     def check_finished(self) -> None:
         """Raise FileNotFoundError if the folder does not hold the backbone of a finished run."""
         if not self.finished:
-            raise FileNotFoundError(
-                f"{self.path} holds no finished run: there is no {WEIGHTS}; networks that no run "
-                "trained are random:NAME, torchvision:NAME and file:PATH@NAME"
-            )
+            raise FileNotFoundError(not_finished(self.path))
 
     def was_replaced(self) -> bool:
         """Return True if another run was trained in the folder since the backbone was loaded."""

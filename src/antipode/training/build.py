@@ -1,7 +1,8 @@
 """Build everything that a recipe describes: data, views, learner, optimisers and loader."""
 
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,16 +20,19 @@ from antipode.devices import pick_device
 from antipode.nets import weights
 from antipode.nets.backbone import Stem, Wrapped
 from antipode.nets.backbone import backbone as make_backbone
+from antipode.nets.timm_net import embeddings, freeze_patch_projection, patches
 from antipode.papers import build as build_learner
 from antipode.recipe.datasets import dataset_defaults
+from antipode.recipe.own_data import STEM
 from antipode.recipe.recipe import Recipe
 from antipode.schedule import Schedule, scaled
 from antipode.training.graph import CapturedStep
-from antipode.training.step import Optims, Step, filling, step_on_images
+from antipode.training.step import Optims, Step, step_on_crops, step_on_images
 from antipode.types import Output
 
 # weights are drawn from torch's global generator, so only one thread at a time may draw
 DRAWING = threading.Lock()
+FEW_PATCHES = 16  # a vision transformer with fewer patches per image causes a warning
 
 
 @dataclass
@@ -54,15 +58,10 @@ class Setup:
 
     def run(self, start: int) -> Iterator[tuple[int, int, dict[str, float], Output, torch.Tensor]]:
         """Yield step, epoch, learning rates, output and gradient norm of all steps from `start`."""
-        captured = self._captured()
-        if captured is None:
-            for step, epoch, batch in self.loader.steps(start):
-                rates = self.prepare(step)
-                yield step, epoch, rates, *self.step(batch)
-            return
-        for step, epoch, image_ids, key in self.loader.plan(start):
+        take = self._whole_step()
+        for step, epoch, inputs in self.loader.inputs(start):
             rates = self.prepare(step)
-            yield step, epoch, rates, *captured(image_ids, key)
+            yield step, epoch, rates, *take(*inputs)
 
     def is_finite_at(self, step: int) -> bool:
         """Return True if loss and gradient are finite for the images of a step.
@@ -72,24 +71,26 @@ class Setup:
         _, _, batch = next(self.loader.steps(step))
         return self.step.is_finite_on(batch)
 
-    def _captured(self) -> CapturedStep[tuple[Output, torch.Tensor]] | None:
-        """Return the whole step as a CUDA graph, None if it cannot be one.
+    def _whole_step(self) -> Callable[..., tuple[Output, torch.Tensor]]:
+        """Return the step from what the loader yields to the updated learner.
 
-        It needs a single GPU, and a data set that lies in the GPU's memory.
+        On a GPU it is compiled, and captured as one CUDA graph after a few steps.
         """
         compiles = self.recipe.train.compile != "off" and self.device.type == "cuda"
-        if not compiles or dist.world() > 1:
-            return None
-        self.step.compile()
+        if compiles:
+            self.step.compile()
         source = self.loader.source
-        if not isinstance(source, Memory):
-            return None
+        if isinstance(source, Memory):
+            body = step_on_images(self.step, source.images, self.loader.views, compiles)
+        else:
+            body = step_on_crops(self.step, self.loader.views, compiles)
+        if not compiles:
+            return body
         return CapturedStep(
-            step_on_images(self.step, source.images, self.loader.views),
-            self.loader.batch,
-            source.images.device,
+            body,
             what="the step",
-            unsettled=lambda: filling(self.learner),
+            unsettled=lambda: not self.step.settled,
+            together=dist.active(),
         )
 
 
@@ -108,7 +109,10 @@ def build(
     dist.setup(device.type)
     _set_backends(recipe, device)
     _check_accumulation(recipe)
-    data = splits or load(recipe.data.name, root=recipe.data.root, download=recipe.data.download)
+    section = recipe.data
+    data = splits or load(
+        section.name, root=section.root, download=section.download, labels=section.labels
+    )
     views = make_views(
         recipe.views.policy,
         size=recipe.views.size,
@@ -135,6 +139,7 @@ def build(
         optims,
         bf16=bf16(recipe, device),
         accumulate=recipe.train.accumulate,
+        whole=recipe.train.negatives == "batch",
         clips={name: recipe.optim[name].clip for name in optims},
     )
     return Setup(recipe, device, learner, optims, schedules, loader, step)
@@ -178,6 +183,7 @@ def _learner(
     if isinstance(learner.backbone, Wrapped):  # your own network may not process all view sizes
         for size in sizes:
             learner.backbone.tried(data.channels, size)
+    _warn_of_few_patches(recipe, learner.backbone)
     if learner.views != views.count:
         raise ValueError(
             f"{recipe.method.name} needs {learner.views} views of each image but "
@@ -189,6 +195,18 @@ def _learner(
     if recipe.train.channels_last:
         learner.to(memory_format=torch.channels_last)
     return learner
+
+
+def _warn_of_few_patches(recipe: Recipe, net: nn.Module) -> None:
+    """Warn if a vision transformer sees an image as a handful of patches."""
+    count = patches(net)
+    if count is not None and count < FEW_PATCHES and dist.first():
+        warnings.warn(
+            f"{recipe.backbone.name} divides views of {recipe.views.size} px into {count} patches, "
+            f"and fewer than {FEW_PATCHES} show little of an image: state a smaller patch, such as "
+            "timm:vit_tiny_patch16_224?patch_size=4",
+            stacklevel=5,
+        )
 
 
 def initial_learner(
@@ -210,6 +228,8 @@ def initial_learner(
             channels=channels,
             size=size,
         )
+        if recipe.backbone.freeze_patches:
+            freeze_patch_projection(net)
         if recipe.backbone.weights and fresh:
             weights.start(net, recipe.backbone.name, recipe.backbone.weights, _named_stem(recipe))
         method = recipe.method
@@ -221,7 +241,7 @@ def initial_learner(
 def _named_stem(recipe: Recipe) -> Stem | None:
     """Return the stem that the user has named, None if it is the data set's default."""
     usual = dataset_defaults(recipe.data.name).layer["backbone.stem"]
-    default = recipe.sources.get("backbone.stem") == usual[1]
+    default = recipe.sources.get("backbone.stem") in (usual[1], STEM)
     return None if default else recipe.backbone.stem
 
 
@@ -250,6 +270,7 @@ def optimisers(
             exclude=section.exclude,
             variant=section.variant,
             capturable=parameters[0].is_cuda,
+            embeddings=embeddings(learner.backbone),
         )
         schedules[name] = base, section.scheduled(recipe.train.epochs)
     return optims, schedules

@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from antipode import dist
+
 Result = TypeVar("Result")
 # steps that run eagerly before one is captured, as CUDA graphs require
 WARM = 3
@@ -24,37 +26,36 @@ class CapturedStep(Generic[Result]):
     graph.
 
     Args:
-        body: the step, a function of image ids (N,) and of the key () of its random draws.
-        count: the number N of images of a step.
-        device: the device of image ids and key.
+        body: the step, a function of tensors on the device whose shapes are always the same.
         what: what is captured, for the warning if that fails.
         unsettled: returns True while the step still changes, such as while AdCo's bank fills. A
             step is captured only after it has settled.
+        together: all ranks take the step at the same time, and capture it together or not at all.
     """
 
     def __init__(
         self,
-        body: Callable[[Tensor, Tensor], Result],
-        count: int,
-        device: torch.device,
+        body: Callable[..., Result],
         *,
         what: str,
         unsettled: Callable[[], bool] = lambda: False,
+        together: bool = False,
     ) -> None:
         self.body = body
         self.what = what
+        self.together = together
         self.unsettled = unsettled
-        self.image_ids = torch.arange(count, device=device)
-        self.key = torch.zeros((), dtype=torch.int64, device=device)
+        self.inputs: list[Tensor] = []  # a graph always reads the same memory
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream: torch.cuda.Stream | None = None
         self.eager_steps = 0
         self.can_capture = True
 
-    def __call__(self, image_ids: Tensor, key: Tensor) -> Result:
-        """Run the step of these images (N,)."""
-        self.image_ids.copy_(image_ids)
-        self.key.copy_(key)
+    def __call__(self, *inputs: Tensor) -> Result:
+        """Run the step on these tensors."""
+        if not self.inputs:
+            self.inputs = [torch.empty_like(tensor) for tensor in inputs]
+        torch._foreach_copy_(self.inputs, list(inputs))
         if self.graph is not None:
             self.graph.replay()
             return self.result
@@ -70,21 +71,31 @@ class CapturedStep(Generic[Result]):
             self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            result = self.body(self.image_ids, self.key)
+            result = self.body(*self.inputs)
         torch.cuda.current_stream().wait_stream(self.stream)
         return result
 
     def _capture(self) -> Result:
         """Capture the step as a graph and run it; if the capture fails, warn and run it eagerly."""
         graph = torch.cuda.CUDAGraph()
+        failure: RuntimeError | None = None
+        if self.together:  # no collective of an earlier step may be under way during the capture
+            torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph):
-                self.result = self.body(self.image_ids, self.key)
+            # thread_local: another thread of the process group watches the collectives
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self.result = self.body(*self.inputs)
         except (torch.OutOfMemoryError, ValueError):
             raise
         except RuntimeError as error:  # your own network may read values back from the device
+            failure = error
+        failed = failure is not None
+        if self.together:
+            failed = dist.any_rank(failed, self.inputs[0].device)
+        if failed:
             self.can_capture = False
-            warn_slower(f"capturing {self.what} as a CUDA graph", error)
+            reason = failure or RuntimeError("it failed on another rank")
+            warn_slower(f"capturing {self.what} as a CUDA graph", reason)
             return self._eager()
         self.graph = graph
         graph.replay()  # the capture itself computes nothing

@@ -12,6 +12,8 @@ from antipode.core.loss import Gaussian, coupled
 from antipode.core.negatives import Queue
 from antipode.core.objective import Adversarial, Align, Contrast
 from antipode.core.scores import unit
+from antipode.training.filling import filling_steps
+from antipode.wording import option
 
 # Steps in which narrow embeddings are no cause for concern: heads without batch norm start that
 # way.
@@ -45,7 +47,7 @@ def settling(kept: int, batch: int, per_epoch: int) -> int:
     (at least 100 and at most 1,000 steps). MoCo v2 on CIFAR-10 is as narrow as a collapsed network
     at step 100 (spread .05), and recovers by itself.
     """
-    return min(max(YOUNG, per_epoch), 1000) + math.ceil(kept / batch)
+    return min(max(YOUNG, per_epoch), 1000) + filling_steps(kept, batch)
 
 
 @torch.no_grad()
@@ -234,7 +236,9 @@ def check_state(state: dict[str, Any]) -> None:
             raise ValueError(f"its entry 'health.{name}' cannot be a {type(value).__name__}")
 
 
-ADVICE = "try a lower optim.network.lr, a longer warm-up or --precision fp32"
+def advice() -> str:
+    """Return what to try against a loss or weights that are not finite."""
+    return f"try a lower optim.network.lr, a longer warm-up or {option('precision', 'fp32')}"
 
 
 def survived(skipped: int, step: int) -> str:
@@ -242,7 +246,7 @@ def survived(skipped: int, step: int) -> str:
     of = f"{skipped} of {step + 1} steps" if skipped > 1 else f"1 step of {step + 1}"
     return (
         f"{of} had a loss or a gradient that is not finite and {'were' if skipped > 1 else 'was'} "
-        f"skipped, without a change to the network: look at the images, or {ADVICE}"
+        f"skipped, without a change to the network: look at the images, or {advice()}"
     )
 
 
@@ -251,7 +255,7 @@ def hopeless(streak: int, step: int) -> str:
     last = f"the last {streak} steps up to" if streak > 1 else "the last step,"
     return (
         f"loss or gradient were not finite in {last} step {step}, so training cannot continue: the "
-        f"learning rate is likely too high, or the images are damaged; {ADVICE}"
+        f"learning rate is likely too high, or the images are damaged; {advice()}"
     )
 
 
@@ -259,7 +263,7 @@ def broken(name: str, done: int) -> str:
     """Return a sentence about weights that are not finite; `name` is that of a tensor."""
     return (
         f"the weights are not finite after {done} steps ({name}), so they are not written: the "
-        f"learning rate is likely too high; {ADVICE}"
+        f"learning rate is likely too high; {advice()}"
     )
 
 
@@ -291,10 +295,15 @@ def complaint(row: dict[str, Any], limit: int, young: int = YOUNG) -> Trouble | 
             "likely causes are a missing predictor, stop-gradient or batch norm, or too high a "
             "learning rate",
         )
-    if row.get("rank", limit) < max(1.5, FLAT * 0.2 * limit):
+    if is_narrow(row.get("rank", limit), limit):
         return Trouble(
             "narrow",
             f"the embeddings use only {row['rank']:.1f} of {limit} dimensions at step {step}: the "
             "temperature or the learning rate is likely out of range",
         )
     return None
+
+
+def is_narrow(rank: float, limit: int) -> bool:
+    """Return True if an effective rank is too low; `limit` is the largest possible rank."""
+    return rank < max(1.5, FLAT * 0.2 * limit)

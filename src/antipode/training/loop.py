@@ -18,11 +18,14 @@ from antipode.recipe.recipe import Recipe
 from antipode.recipe.resolve import rescaled
 from antipode.runs.environment import environment
 from antipode.runs.folder import RunFolder
+from antipode.threads import restore as restore_threads
 from antipode.training import checkpoint, health, logs
 from antipode.training.build import Setup, build
+from antipode.training.filling import filling_sentence
 from antipode.training.progress import display, say
 from antipode.training.record import Interrupted, Monitor, Recorder, settling
 from antipode.training.signals import StepClock, interrupts
+from antipode.wording import option, overrides
 
 SLOW = 1.0  # seconds; if steps take longer, ranks communicate about stopping after every step
 
@@ -36,22 +39,27 @@ def train(
     monitor: Monitor | None = None,
     overwrite: bool = False,
     again: str = "the same command",
+    opening: Sequence[str] = (),
     quiet: bool = False,
 ) -> None:
     """Train a recipe to its end, starting from the newest checkpoint if there is one.
 
     Only rank 0 writes files. With `overwrite`, an existing run is deleted once the new one has
     taken its first step. If that step fails, the existing run is kept. `again` describes the
-    command that resumes the run, for the message after an interruption.
+    command that resumes the run, for the message after an interruption. `opening` are the first
+    lines to print.
     """
     # the caller may be in inference mode or may have disabled gradients
     with dist.together(), unchanged(), torch.inference_mode(False), torch.enable_grad():
-        setup = build(recipe, splits, backbone, fresh=overwrite or not run.has_checkpoint())
+        resumes = run.has_checkpoint() and not overwrite
+        if resumes:
+            restore_threads(run.read_object("env.json").get("threads"))
+        setup = build(recipe, splits, backbone, fresh=not resumes)
         folder = prepared(run, overwrite) if dist.rank() == 0 else nullcontext(_nothing)
         with folder as commit:
             # other ranks wait here, so that they do not read a checkpoint of the replaced run
             dist.any_rank(False, setup.device)
-            _loop(setup, run, monitor, commit, again, quiet)
+            _loop(setup, run, monitor, commit, again, opening, quiet)
 
 
 @contextmanager
@@ -95,6 +103,7 @@ def _loop(
     monitor: Monitor | None,
     commit: Callable[[], None],
     again: str,
+    opening: Sequence[str],
     quiet: bool,
 ) -> None:
     """Take all remaining steps; call `commit` after the first one."""
@@ -103,7 +112,7 @@ def _loop(
     silent = quiet or dist.rank() > 0
     start, watch = begin(setup, run)
     loggers = logs.open(recipe.monitor, run, start, recipe.leaves())
-    progress = display(recipe, total, start, silent)
+    progress = display(recipe, total, start, silent, opening)
     clock = StepClock(start, total)
     stopping = interrupts(clock.announcement)
     with stopping as signals, dist.together(), closing(loggers), progress as shown:
@@ -112,8 +121,8 @@ def _loop(
         committed = False
         for step, epoch, rates, out, norm in out_of_memory(setup.run(start), recipe):
             recorder.note(step, epoch, rates, out, norm)
-            if step == start and not silent and (sentence := rescaled(recipe)):
-                say(sentence)
+            if step == start and not silent:
+                explain_start(setup, start)
             # a skipped step is no step: if none succeeds, the replaced run is restored
             if not committed and not setup.step.streak:
                 commit()
@@ -130,6 +139,15 @@ def _loop(
         recorder.finish()
     # other ranks wait here, so that none looks for the weights before they are written
     dist.any_rank(False, setup.device)
+
+
+def explain_start(setup: Setup, start: int) -> None:
+    """Print what may surprise in the first lines: rescaled learning rates, a loss that rises."""
+    sentences = [rescaled(setup.recipe)]
+    sentences += [filling_sentence(setup.learner, setup.loader.batch)] if start == 0 else []
+    for sentence in sentences:
+        if sentence:
+            say(sentence)
 
 
 class Halt:
@@ -169,7 +187,8 @@ def begin(setup: Setup, run: RunFolder) -> tuple[int, health.HealthMonitor]:
     if content and content.get("images", images) != images:
         raise ValueError(
             f"{run.path} was trained on {content['images']} images, but {setup.recipe.data.name} "
-            f"now has {images}: a run can only resume with the same images, use another --out"
+            f"now has {images}: a run can only resume with the same images, use another "
+            f"{option('out')}"
         )
     stamp = setup.loader.stamp  # of the images as they are now, also if there is no checkpoint
     if content:
@@ -196,7 +215,8 @@ def out_of_memory(steps: Iterator[Any], recipe: Recipe) -> Iterator[Any]:
     except torch.OutOfMemoryError as error:
         raise MemoryError(
             f"the GPU's memory is too small for a batch of {recipe.train.batch} images of "
-            f"{recipe.views.size} px: try a smaller --batch, or --set train.accumulate=2"
+            f"{recipe.views.size} px: try a smaller {option('batch')}, or "
+            f"{overrides({'train.accumulate': 2})}"
         ) from error
 
 

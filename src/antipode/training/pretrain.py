@@ -1,29 +1,28 @@
 """Pretrain: lock the run folder, open the data, resolve the recipe, train."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
 from antipode import dist
-from antipode.core.learner import Learner
 from antipode.data.sources.catalog import SETS, Given, load
 from antipode.data.sources.splits import Splits
-from antipode.data.views.policy import evaluation_policy, standardises
-from antipode.data.views.views import views as make_views
-from antipode.evaluation.features import extract
-from antipode.evaluation.nearest import accuracy
+from antipode.data.views.policy import standardises
 from antipode.paths import absolute
+from antipode.recipe.opening import open_data, open_recipe
 from antipode.recipe.recipe import Recipe, difference
-from antipode.recipe.resolve import Request, resolve
+from antipode.recipe.request import Request
 from antipode.runs.folder import RunFolder
 from antipode.runs.images import fitting
 from antipode.runs.run import Run
+from antipode.training.knn_monitor import knn_monitor
 from antipode.training.loop import train
-from antipode.training.record import Monitor
+from antipode.training.plan import Plan, describe, measured
+from antipode.wording import option, overrides, same_call
 
 
 class Options(NamedTuple):
@@ -46,17 +45,54 @@ def pretrain(
     The same request with the same folder resumes the run. `data` and `module` are your own data set
     and backbone, if they were passed from Python.
     """
-    name = f"{request.data.replace('/', '-').replace(':', '-')}.{request.method}"
-    folder = RunFolder(out or Path("runs") / name)
+    folder = _run_folder(request, out)
     with claimed(folder):
         options = _intended(folder, options)
-        splits = _open_data(request, data)
-        if module is not None:
-            splits = fitting(f"your own module ({type(module).__name__})", module, splits)
-        # the size of a memory or queue may depend on the number of images
-        recipe = resolve(request, images=len(splits.pretrain))
-        _train(recipe, folder, splits, module, options)
+        recipe, splits = _prepared(request, folder, data, module, options)
+        shown = dist.first() and not options.quiet
+        opening = describe(recipe, splits).lines() if shown else []
+        _train(recipe, folder, splits, module, options, opening)
     return Run(folder.path, module, None if isinstance(data, str) else data)
+
+
+def plan(
+    request: Request,
+    out: Path | None,
+    data: Given | None,
+    module: nn.Module | None,
+    options: Options,
+) -> Plan:
+    """Return what `pretrain` would do, with the time and memory of a few steps.
+
+    Nothing is written, and nothing of the steps is kept. The arguments are those of `pretrain`.
+    """
+    folder = _run_folder(request, out)
+    recipe, splits = _prepared(request, folder, data, module, options)
+    if dist.first():
+        _warn_of_surprises(recipe, splits)
+    return measured(describe(recipe, splits), recipe, splits, module)
+
+
+def _run_folder(request: Request, out: Path | None) -> RunFolder:
+    """Return the run folder, by default runs/DATA.METHOD."""
+    name = f"{request.data.replace('/', '-').replace(':', '-')}.{request.method}"
+    return RunFolder(out or Path("runs") / name)
+
+
+def _prepared(
+    request: Request,
+    folder: RunFolder,
+    data: Given | None,
+    module: nn.Module | None,
+    options: Options,
+) -> tuple[Recipe, Splits]:
+    """Open the data set and resolve the recipe. Nothing is written."""
+    resumes = folder.has_checkpoint() and folder.holds_run() and not options.overwrite
+    stored = Recipe.read(folder.path / "recipe.json") if resumes else None
+    splits, settled = open_data(request, data, stored)
+    if module is not None:
+        splits = fitting(f"your own module ({type(module).__name__})", module, splits)
+    return open_recipe(settled, splits, stored), splits
 
 
 def pretrain_recipe(recipe: Recipe, out: Path, *, quiet: bool = False) -> Run:
@@ -64,13 +100,19 @@ def pretrain_recipe(recipe: Recipe, out: Path, *, quiet: bool = False) -> Run:
     folder = RunFolder(out)
     options = Options(quiet=quiet)
     with claimed(folder):
-        splits = load(recipe.data.name, recipe.data.root, recipe.data.download)
+        section = recipe.data
+        splits = load(section.name, section.root, section.download, labels=section.labels)
         _train(recipe, folder, splits, None, options)
     return Run(folder.path)
 
 
 def _train(
-    recipe: Recipe, folder: RunFolder, splits: Splits, module: nn.Module | None, options: Options
+    recipe: Recipe,
+    folder: RunFolder,
+    splits: Splits,
+    module: nn.Module | None,
+    options: Options,
+    opening: Sequence[str] = (),
 ) -> None:
     """Train a resolved recipe in a folder that this process has locked."""
     if dist.first():
@@ -84,6 +126,7 @@ def _train(
         monitor=knn_monitor(recipe, splits),
         overwrite=options.overwrite,
         again=_resuming_command(options),
+        opening=opening,
         quiet=options.quiet,
     )
 
@@ -120,19 +163,10 @@ def _intended(folder: RunFolder, options: Options) -> Options:
         return options._replace(resume=True, overwrite=False)
     if not options.resume and not options.overwrite and folder.holds_run() and folder.has_trained():
         raise ValueError(
-            f"{folder.path} holds a run already: resume it with --resume, or replace it with "
-            "--overwrite"
+            f"{folder.path} holds a run already: resume it with {option('resume', True)}, or "
+            f"replace it with {option('overwrite', True)}"
         )
     return options
-
-
-def _open_data(request: Request, data: Given | None) -> Splits:
-    """Open the data set of a request, or your own."""
-    if data is None or isinstance(data, str):
-        root = request.get("data.root")
-        return load(request.data, root, bool(request.get("data.download")))
-    # training needs no labels, so the items of your own data set are not read only to get them
-    return load(data, ask=bool(request.get("monitor.knn_every")))
 
 
 def _warn_of_surprises(recipe: Recipe, splits: Splits) -> None:
@@ -145,11 +179,12 @@ def _warn_of_surprises(recipe: Recipe, splits: Splits) -> None:
         )
     size = recipe.views.size
     if recipe.data.name not in SETS and 2 * splits.size <= size:
-        suited = f"--set views.size={splits.size}"
-        suited += " --set backbone.stem=small" if splits.size <= 64 else ""
+        suited: dict[str, object] = {"views.size": splits.size}
+        suited |= {"backbone.stem": "small"} if splits.size <= 64 else {}
         warnings.warn(
             f"images of {splits.size} px are enlarged to views of {size} px, which takes "
-            f"{(size / splits.size) ** 2:.0f} times as long: use {suited} for their own size",
+            f"{(size / splits.size) ** 2:.0f} times as long: use {overrides(suited)} for "
+            "their own size",
             stacklevel=4,
         )
 
@@ -162,7 +197,8 @@ def _check_folder(folder: RunFolder, recipe: Recipe, options: Options) -> None:
         _check_same(folder, recipe)
     elif (folder.path / "network.json").exists():
         raise ValueError(
-            f"{folder.path} holds the scores of a network that no run trained: use another --out"
+            f"{folder.path} holds the scores of a network that no run trained: use another "
+            f"{option('out')}"
         )
 
 
@@ -170,11 +206,14 @@ def _check_same(folder: RunFolder, recipe: Recipe) -> None:
     """Raise ValueError if the run was started with another recipe, or if its recipe is missing."""
     if not folder.holds_run():
         raise ValueError(
-            f"{folder.path} holds checkpoints but no recipe.json: restore it, or use --overwrite"
+            f"{folder.path} holds checkpoints but no recipe.json: restore it, or use "
+            f"{option('overwrite', True)}"
         )
     file = folder.path / "recipe.json"
     started = Recipe.read(file)
     changed = difference(started, recipe)
+    if recipe.train.epochs > started.train.epochs and folder.has_ended():
+        raise ValueError(_not_extended(folder, started, recipe))
     if _moved(started.data.name, recipe.data.name):  # the stamp of the images is compared later
         changed = [line for line in changed if not line.startswith("data.name: ")]
         if not changed and dist.first():
@@ -186,9 +225,20 @@ def _check_same(folder: RunFolder, recipe: Recipe) -> None:
         text = "; ".join(changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise ValueError(
-            f"{folder.path} was started with another recipe ({text}{more}); use another --out, or "
-            f"resume it with its own recipe, {file}"
+            f"{folder.path} was started with another recipe ({text}{more}); use another "
+            f"{option('out')}, or resume it with its own recipe, {file}"
         )
+
+
+def _not_extended(folder: RunFolder, started: Recipe, recipe: Recipe) -> str:
+    """Return the error message for a finished run that is to be trained for more epochs."""
+    weights = overrides({"backbone.weights": str(folder.path / "backbone.safetensors")})
+    return (
+        f"{folder.path} has ended after {started.train.epochs} epochs and cannot be extended to "
+        f"{recipe.train.epochs}, because its learning rate has followed a schedule of "
+        f"{started.train.epochs} epochs to its end: start a new run from its weights with {weights}"
+        f" and another {option('out')}"
+    )
 
 
 def _moved(old: str, new: str) -> bool:
@@ -215,47 +265,7 @@ def _resuming_command(options: Options) -> str:
     """Return a description of the command that resumes the run, for messages."""
     fresh = []
     if not options.resume:
-        fresh.append("--no-resume")
+        fresh.append(option("resume", False))
     if options.overwrite:
-        fresh.append("--overwrite")
-    return f"the same command without {' and '.join(fresh)}" if fresh else "the same command"
-
-
-def knn_monitor(recipe: Recipe, splits: Splits) -> Monitor | None:
-    """Return a function that computes kNN accuracy on the test split, None if none is asked for.
-
-    The accuracy is recorded and has no influence on training.
-    """
-    if not recipe.monitor.knn_every:
-        return None
-    test = splits.test
-    missing = _missing_for_knn(splits)
-    if test is None or missing:
-        warnings.warn(
-            f"monitor.knn_every has no effect: {splits.name} has no {missing}", stacklevel=4
-        )
-        return None
-    policy = evaluation_policy(recipe.views.policy)
-    normal: dict[str, Any] = {"mean": splits.mean, "std": splits.std} if policy == "eval" else {}
-
-    def monitor(learner: Learner, epoch: int) -> dict[str, float]:
-        device = next(learner.parameters()).device
-        eval_view = make_views(policy, size=recipe.views.size, **normal).to(device)
-        train_set = extract(learner.backbone, eval_view, splits.train)
-        test_set = extract(learner.backbone, eval_view, test)
-        k = min(200, len(train_set.x))
-        classes = int(train_set.y.max()) + 1
-        return {"knn": accuracy(train_set, test_set, k=k, tau=0.07, classes=classes)}
-
-    return monitor
-
-
-def _missing_for_knn(splits: Splits) -> str:
-    """Return what a data set lacks for kNN, an empty text if nothing."""
-    if splits.train.labels is None:
-        return "labels"
-    if splits.test is None:
-        return "test images"
-    labels = [splits.train.labels, splits.test.labels]
-    single = all(each is not None and each.ndim == 1 and int(each.min()) >= 0 for each in labels)
-    return "" if single else "one label for each image"
+        fresh.append(option("overwrite", True))
+    return f"{same_call()} without {' and '.join(fresh)}" if fresh else same_call()

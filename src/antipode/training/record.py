@@ -23,14 +23,15 @@ from antipode.types import Output
 Monitor = Callable[[Learner, int], dict[str, float]]  # learner, epoch -> scores to record
 
 
-class Interrupted(Exception):
-    """The run stopped before its end.
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop by Ctrl-C or SIGTERM, and has written a checkpoint.
 
-    If it was asked to stop, it has written a checkpoint.
+    The message says how to resume. It is a KeyboardInterrupt, so that a program that catches
+    `Exception` ends as well.
     """
 
 
-class InTrouble(Interrupted):
+class InTrouble(Exception):
     """The run ended because its network is in trouble; the last good checkpoint is kept."""
 
 
@@ -161,11 +162,12 @@ class Recorder:
         learner = self.setup.learner
         batch = self.setup.loader.batch
         count = negatives_per_query(learner, batch // self.setup.step.accumulate)
+        taken = row["step"] - row.get("skipped", 0)  # a skipped step adds no keys to the queue
         measured: dict[str, float | None] = {
             **health.measure(learner, dist.gather(keys)),
             "alignment": health.alignment(learner, row),
             "mi_bound": health.bound(learner, row.get("contrast", 0.0), count),
-            "queue_age": health.age(learner, batch, row["step"]),
+            "queue_age": health.age(learner, batch, max(0, taken)),
             "bank_drift": self.watch.drift(learner),
         }
         return {name: value for name, value in measured.items() if value is not None}

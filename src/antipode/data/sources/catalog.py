@@ -1,9 +1,9 @@
 """Data sets by name."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 from urllib.error import URLError
 
@@ -13,7 +13,16 @@ from torch.utils.data import Dataset
 
 from antipode.data.sources import annotated, large, small
 from antipode.data.sources.folder import folder
-from antipode.data.sources.hub import hub
+from antipode.data.sources.hub import (
+    Rows,
+    Table,
+    hub,
+    is_table,
+    is_table_dict,
+    rows,
+    train_and_test,
+)
+from antipode.data.sources.label_folders import Labels, check_labels
 from antipode.data.sources.labels import align_labels
 from antipode.data.sources.packed import packed
 from antipode.data.sources.shards import webdataset
@@ -58,8 +67,15 @@ HELP = {
 }
 
 
-# a name, your own Dataset, or your own pair (train, test) of Datasets
-Given: TypeAlias = str | Dataset[Any] | tuple[Dataset[Any], Dataset[Any]]
+# A name, a folder of images, your own Dataset, or your own pair (train, test) of Datasets. A
+# Dataset is of torch or Hugging Face, and a DatasetDict of Hugging Face is a pair.
+Own: TypeAlias = Dataset[Any] | Table
+Given: TypeAlias = str | PurePath | Own | tuple[Own, Own] | Mapping[str, Table]
+
+
+def from_path(data: Any) -> Any:
+    """Return a path as `folder:PATH`, and any other data set as it is."""
+    return f"folder:{data}" if isinstance(data, PurePath) else data
 
 
 def load(
@@ -68,25 +84,28 @@ def load(
     download: bool = False,
     seed: int = 0,
     ask: bool = True,
+    labels: Labels = "folders",
 ) -> Splits:
-    """Load the splits of a data set, given by name or as torch Datasets.
+    """Load the splits of a data set, given by name, as a folder of images or as Datasets.
 
     Raises ValueError for an unknown name or unusable data, and FileNotFoundError for missing files.
 
     Args:
-        name: a name from `summaries`, a Dataset, a pair (train, test) of Datasets, or Splits, which
-            are returned unchanged.
+        name: a name from `summaries`, the path of a folder, a Dataset of torch or Hugging Face, a
+            pair (train, test) of Datasets, or Splits, which are returned unchanged.
         root: the folder with data sets; by default the environment variable ANTIPODE_DATA.
         download: whether missing files may be downloaded.
         seed: the seed of generated images (`shapes`).
         ask: whether items of a Dataset may be read only to get their labels.
+        labels: whether the subfolders of `folder:` are classes: "folders", "none" or "auto".
     """
+    name = from_path(name)
     if isinstance(name, Splits):
         return name
     if not isinstance(name, str):
         return _from_datasets(*datasets(name), ask=ask)
     try:
-        return _from_name(name, Path(root) if root else None, download, seed)
+        return _from_name(name, Path(root) if root else None, download, seed, labels)
     except (URLError, ConnectionError, TimeoutError) as error:
         cause = getattr(error, "reason", None) or error
         where = root or "the folder that ANTIPODE_DATA is set to"
@@ -94,8 +113,10 @@ def load(
         raise FileNotFoundError(printable(text)) from error
 
 
-def _from_name(name: str, root: Path | None, download: bool, seed: int) -> Splits:
+def _from_name(name: str, root: Path | None, download: bool, seed: int, labels: Labels) -> Splits:
     prefix, colon, rest = name.partition(":")
+    if prefix == "folder" and rest:
+        return folder(rest, check_labels(labels))
     if colon and prefix in PREFIXES and rest:
         return PREFIXES[prefix](rest, root, download)
     if prefix == "python":
@@ -129,22 +150,31 @@ def summaries() -> dict[str, str]:
 
 def python_name(given: Any) -> str:
     """Return the name that recipes and scores give to your own Datasets."""
-    return f"python:{type(datasets(given)[0]).__name__}"
+    return f"python:{_title(datasets(given)[0])}"
+
+
+def _title(dataset: Dataset[Any]) -> str:
+    """Return the name of a Dataset's class. That of a table is Hugging Face's."""
+    return type(dataset.table if isinstance(dataset, Rows) else dataset).__name__
 
 
 def datasets(given: Any) -> list[Dataset[Any]]:
     """Return a Dataset, or a pair (train, test) of Datasets, as a list of one or two.
 
-    Raises ValueError for anything else.
+    Datasets of Hugging Face are wrapped as torch Datasets. Raises ValueError for anything else.
     """
     items = list(given) if isinstance(given, tuple | list) else [given]
+    if is_table_dict(given):
+        items = train_and_test(given, "the DatasetDict")
+    items = [rows(item, "the Dataset") if is_table(item) else item for item in items]
     if len(items) not in (1, 2) or not all(isinstance(item, Dataset) for item in items):
         types = " and ".join(dict.fromkeys(type(item).__name__ for item in items)) or "nothing"
         count = f"{len(items)} objects of type " if len(items) > 2 else ""
         raise ValueError(
-            "data must be a name, a torch Dataset or a pair (train, test) of Datasets, "
-            f"not {count}{types}; subclass torch.utils.data.Dataset with __len__ "
-            "and a __getitem__ that returns an image or (image, label)"
+            "data must be a name, the path of a folder, a Dataset of torch or Hugging Face, or a "
+            f"pair (train, test) of Datasets, not {count}{types}; subclass "
+            "torch.utils.data.Dataset with __len__ and a __getitem__ that returns an image or "
+            "(image, label)"
         )
     return items
 
@@ -164,7 +194,7 @@ def _from_datasets(
     sources = (source,) if test_source is None else align_labels(source, test_source)
     first, *more = _without_gaps(*sources)
     statistics = mean_and_std(first)
-    return Splits(type(train).__name__, first, first, next(iter(more), None), size, *statistics)
+    return Splits(_title(train), first, first, next(iter(more), None), size, *statistics)
 
 
 def _without_gaps(*sources: Source) -> list[Source]:

@@ -3,8 +3,8 @@
 The content decides the format, not the file name. Every failure raises a ValueError. Its message is
 the rest of a sentence that starts with the name of the image: "is empty (0 bytes)".
 
-- JPEG is decoded by torchvision's operator, which is faster than Pillow and gives the same pixels
-  (benchmarks/decode.py). Pillow decodes everything else.
+- JPEG is decoded by torchvision's operator or by torchcodec, which are faster than Pillow and give
+  the same pixels (benchmarks/decode.py). Pillow decodes everything else.
 - Modes become RGB as in torchvision's ImageFolder: grey is repeated, a palette is looked up, CMYK
   is converted, alpha is dropped, and the EXIF orientation is not applied.
 - Images with 16 bits per channel keep their upper 8 bits.
@@ -15,6 +15,7 @@ than PIXELS pixels is decoded at a half, a quarter or an eighth of its size.
 """
 
 import io
+from collections.abc import Callable
 from functools import cache
 from typing import Any, BinaryIO
 
@@ -101,17 +102,38 @@ def match_channels(image: Tensor, channels: int) -> Tensor:
 
 
 @cache
-def fast_jpeg() -> Any:
-    """Return torchvision's operator that decodes JPEG, or None if torchvision was built without it.
+def fast_jpeg() -> Callable[[bytes, int], Tensor] | None:
+    """Return a function that decodes JPEG bytes to a number of channels, or None if there is none.
 
-    This is the operator and not torchvision.io.decode_jpeg, because that Python wrapper is
-    deprecated and warns on every call. Its second argument is the number of channels to convert to.
-    The third says whether to apply the EXIF orientation.
+    It is torchvision's operator or, in versions of torchvision without it, torchcodec's decoder if
+    that is installed. Both are built on libjpeg-turbo, give the same pixels and take the same time
+    (benchmarks/decode.py).
     """
     # slow to import, and not needed for images in memory: torchvision loads torch's compiler
     import torchvision.io  # noqa: F401, PLC0415  (loads torch.ops.image)
 
-    return getattr(torch.ops.image, "decode_jpeg", None)
+    # the operator and not torchvision.io.decode_jpeg, because that wrapper warns on every call
+    operator = getattr(torch.ops.image, "decode_jpeg", None)
+    if operator is not None:
+        # the last argument says whether to apply the EXIF orientation
+        return lambda data, channels: operator(_tensor(data), channels, False)
+    try:
+        from torchcodec.decoders import decode_jpeg  # noqa: PLC0415  (optional)
+    except (ImportError, OSError, RuntimeError):  # not installed, or built for another torch
+        return None
+
+    def decode(data: bytes, channels: int) -> Tensor:
+        if b"Exif\0" in data[:65536]:  # torchcodec would apply the orientation
+            return from_pillow(Image.open(io.BytesIO(data)), channels=channels)
+        image: Tensor = decode_jpeg(_tensor(data), mode={1: "GRAY", 3: "RGB"}[channels])
+        return image
+
+    return decode
+
+
+def _tensor(data: bytes) -> Tensor:
+    """Return bytes as a uint8 tensor in memory of its own."""
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 
 def _pixels(data: bytes, file: BinaryIO, info: Header, channels: int) -> Tensor:
@@ -122,9 +144,7 @@ def _pixels(data: bytes, file: BinaryIO, info: Header, channels: int) -> Tensor:
     if data.startswith(JPEG) and channels in (1, 3):
         operator = fast_jpeg()
         if operator is not None:
-            encoded = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-            image: Tensor = operator(encoded, channels, False)
-            return image
+            return operator(data, channels)
     if data.startswith(NPY):
         return from_array(np.load(file, allow_pickle=False), channels=channels)
     if data.startswith(TIFF) and (info.bands or channels not in (1, 3)):

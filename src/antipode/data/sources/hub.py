@@ -1,9 +1,14 @@
-"""Data sets from the Hugging Face Hub, loaded by the optional `datasets` package."""
+"""Data sets of Hugging Face: from the Hub by name, or a Dataset or DatasetDict of its package.
 
+The package `datasets` is optional. Its tables are recognised by their interface.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from antipode.data.sources.folder import held_out
@@ -15,12 +20,38 @@ from antipode.names import printable
 TESTS = ("test", "validation", "valid", "val")  # names of test splits, in order of preference
 
 
-@dataclass(frozen=True)
+# names of label columns, for tables without a column of the type ClassLabel
+LABELS = ("label", "labels", "class", "target", "fine_label")
+
+
+class Table(Protocol):
+    """What antipode uses of a Dataset of Hugging Face."""
+
+    features: Any  # by column: Image, ClassLabel, Value ...
+    column_names: Any
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a row by its number, or a column by its name."""
+
+
+@dataclass(frozen=True, eq=False)
 class Rows(Dataset[Any]):
-    """The image column of a table as a torch Dataset."""
+    """The image column of a table as a torch Dataset, with its labels as `targets`.
+
+    Args:
+        table: a Dataset of Hugging Face, or anything with its interface.
+        column: the name of the image column.
+        targets: labels (N,) as numbers or names, None if there are none; -1 is an unknown label.
+        classes: the names of the classes, None if the table does not state them.
+    """
 
     table: Any
     column: str
+    targets: Tensor | list[Any] | None = None
+    classes: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -33,6 +64,52 @@ class Rows(Dataset[Any]):
         """The table's own fingerprint, which is part of the key of cached features."""
         table = getattr(self.table, "_fingerprint", None)
         return None if table is None else f"{table} {self.column}"
+
+
+def is_table(item: Any) -> bool:
+    """Return True for a Dataset of Hugging Face, which is not a torch Dataset."""
+    return all(hasattr(item, name) for name in ("features", "column_names", "__getitem__"))
+
+
+def is_table_dict(item: Any) -> bool:
+    """Return True for a DatasetDict of Hugging Face: splits by name."""
+    return isinstance(item, dict) and bool(item) and all(map(is_table, item.values()))
+
+
+def train_and_test(tables: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the train split, and the first that exists of test and validation."""
+    if "train" not in tables:
+        raise ValueError(f"{name} has no train split, only {', '.join(tables)}")
+    test = next((part for part in TESTS if part in tables), None)
+    return [tables["train"]] if test is None else [tables["train"], tables[test]]
+
+
+def rows(table: Any, name: str) -> Rows:
+    """Return the images of a table, from its first image column, and their labels.
+
+    Labels are the first column of the type ClassLabel, or a column with a name of `LABELS`.
+    """
+    if not hasattr(table, "__len__"):
+        raise ValueError(f"{name} is streamed, so it has no order to shuffle: load it whole")
+    kinds = {column: type(kind).__name__ for column, kind in (table.features or {}).items()}
+    image = next((column for column, kind in kinds.items() if kind == "Image"), None)
+    if image is None:
+        raise ValueError(f"{name} has no image column, only {', '.join(kinds) or 'none'}")
+    label = next((column for column, kind in kinds.items() if kind == "ClassLabel"), None)
+    if label is not None:
+        return Rows(table, image, *_numbered(table, label, name))
+    plain = next((one for one in LABELS if kinds.get(one) == "Value"), None)
+    return Rows(table, image, None if plain is None else list(table[plain]))
+
+
+def _numbered(table: Any, label: str, name: str) -> tuple[Tensor, list[str]]:
+    """Return the labels (N,) and the names of the classes of a ClassLabel column."""
+    classes = [str(item) for item in table.features[label].names]
+    labels = torch.tensor([-1 if number is None else int(number) for number in table[label]])
+    if len(labels) and not -1 <= int(labels.min()) <= int(labels.max()) < len(classes):
+        text = f"{name} has labels from {int(labels.min())} to {int(labels.max())}, but only "
+        raise ValueError(printable(f"{text}{len(classes)} classes"))
+    return labels, classes
 
 
 def hub(name: str) -> Splits:
@@ -56,29 +133,8 @@ def hub(name: str) -> Splits:
             "network connection or a copy in the cache folder HF_HOME (use folder:PATH for your "
         )
         raise FileNotFoundError(printable(text + "own image files)")) from error
-    if "train" not in tables:
-        raise ValueError(f"hf:{name} has no train split, only {', '.join(tables)}")
-    train = _source(name, tables["train"])
-    test_name = next((part for part in TESTS if part in tables), None)
-    if test_name:
-        test: Memory | Decoded | None = _source(name, tables[test_name])
-    else:
-        train, test = held_out(train)
+    sources = [wrap(rows(table, f"hf:{name}")) for table in train_and_test(tables, f"hf:{name}")]
+    train: Memory | Decoded = sources[0]
+    test: Memory | Decoded | None
+    train, test = sources if len(sources) > 1 else held_out(train)
     return Splits(f"hf:{name}", train, train, test, train.size, *mean_and_std(train))
-
-
-def _source(name: str, table: Any) -> Memory | Decoded:
-    """Return a split, from its first image column and its first column of class labels."""
-    kinds = {column: type(feature).__name__ for column, feature in table.features.items()}
-    image = next((column for column, kind in kinds.items() if kind == "Image"), None)
-    if image is None:
-        raise ValueError(f"hf:{name} has no image column, only {', '.join(kinds)}")
-    label = next((column for column, kind in kinds.items() if kind == "ClassLabel"), None)
-    if label is None:
-        return wrap(Rows(table, image))
-    classes = [str(item) for item in table.features[label].names]
-    labels = torch.tensor([-1 if number is None else number for number in table[label]])
-    if len(labels) and not -1 <= int(labels.min()) <= int(labels.max()) < len(classes):
-        text = f"hf:{name} has labels from {int(labels.min())} to {int(labels.max())}, but only "
-        raise ValueError(printable(f"{text}{len(classes)} classes"))
-    return wrap(Rows(table, image), given=labels, classes=classes)

@@ -213,9 +213,9 @@ def subset(source: AnySource, indices: Tensor) -> AnySource:
     if not isinstance(source, Decoded):
         raise ValueError(f"a {type(source).__name__} cannot be split; use Memory or Decoded")
     positions = indices.tolist()
-    names = list(source.names)
+    names = source.names if isinstance(source.names, Names) else Names(source.names)
     # both sources share `failed`, so that failures are listed in both
-    chosen = Names(names[at] for at in positions)
+    chosen = names.at(np.asarray(positions, np.int64))
     return replace(source, read=_At(source.read, positions), names=chosen, labels=labels)
 
 

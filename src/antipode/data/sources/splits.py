@@ -30,6 +30,7 @@ class Splits:
     size: int  # the native side in pixels, or the side that is customary for evaluation
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+    labelling: str = ""  # why the folders of a data set are classes or not, if that was decided
 
     @property
     def classes(self) -> list[str] | None:

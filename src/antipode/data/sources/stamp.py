@@ -25,6 +25,7 @@ import torch
 from antipode import dist
 from antipode.data.sources.source import Decoded, Memory, Source, marks
 from antipode.names import printable
+from antipode.wording import option
 
 Stamp = dict[str, Any]
 
@@ -78,7 +79,8 @@ def check(old: object, new: Stamp, run: Path, name: str) -> None:
         raise ValueError(
             printable(
                 f"{run} was trained on other images than {name} has now ({text}): a run can only "
-                "resume with the same images, use another --out"
+                "resume with the same images, use another "
+                f"{option('out')}"
             )
         )
 

@@ -9,18 +9,19 @@ of ordinary PNG and JPEG files are read without Pillow.
 """
 
 import os
-import statistics
 import time
 import warnings
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from antipode.data.progress import bar
 from antipode.data.sources import headers
+from antipode.data.sources.image_names import Array, Names
 from antipode.data.sources.source import Skip
 from antipode.names import printable
 
@@ -30,12 +31,21 @@ SLOW = 2e-4  # seconds per file; if it takes longer, the disk is slow
 LARGER = 1 << 16  # bytes; they contain the header of a JPEG with a large thumbnail
 
 
+class Folder(NamedTuple):
+    """A folder that was listed."""
+
+    name: str  # relative path, empty for the root
+    time: int  # of its last change, in ns
+    entries: int  # the number of them, hidden ones included
+
+
 class Walk(NamedTuple):
     """The files under a folder, sorted by name."""
 
     names: list[str]  # relative paths
     sizes: list[int]  # in bytes
     skipped: list[Skip]
+    folders: list[Folder]
 
 
 def walk(root: Path) -> Walk:
@@ -45,7 +55,7 @@ def walk(root: Path) -> Walk:
     """
     files: list[tuple[str, int]] = []
     skipped: list[Skip] = []
-    visited: set[tuple[int, int]] = set()
+    visited: dict[tuple[int, int], Folder] = {}
     waiting = [""]  # a stack in place of recursion: there may be thousands of levels
     while waiting:
         folders = _folder_entries(str(root), waiting.pop(), visited, files, skipped)
@@ -53,26 +63,29 @@ def walk(root: Path) -> Walk:
     files.sort()
     names = [name for name, _ in files]
     sizes = [size for _, size in files]
-    return Walk(names, sizes, sorted(skipped))
+    return Walk(names, sizes, sorted(skipped), list(visited.values()))
 
 
 def _folder_entries(
     root: str,
     below: str,
-    visited: set[tuple[int, int]],
+    visited: dict[tuple[int, int], Folder],
     files: list[tuple[str, int]],
     skipped: list[Skip],
 ) -> list[str]:
     """Add the files directly in `root`/`below` to `files`; return the folders there."""
     folder = f"{root}/{below}"
     folders = []
+    count = 0
     try:
         status = os.stat(folder)  # noqa: PTH116  (a Path for every folder takes longer)
-        if (status.st_dev, status.st_ino) in visited:
+        key = status.st_dev, status.st_ino
+        if key in visited:
             return []
-        visited.add((status.st_dev, status.st_ino))
+        visited[key] = Folder(below, status.st_mtime_ns, -1)
         with os.scandir(folder) as entries:
             for entry in entries:
+                count += 1
                 if entry.name.startswith("."):
                     continue
                 name = f"{below}/{entry.name}" if below else entry.name
@@ -82,6 +95,7 @@ def _folder_entries(
                     files.append((name, size))
                 else:
                     skipped.append(Skip(name, size))
+        visited[key] = visited[key]._replace(entries=count)
     except OSError as error:
         skipped.append(Skip(below or root, f"cannot be opened ({error.strerror})"))
     return folders
@@ -122,37 +136,67 @@ class File(NamedTuple):
     start: int  # CRC-32 of the first bytes
 
 
-class Scan(NamedTuple):
-    """The result of reading the headers of many files."""
+class Headers(NamedTuple):
+    """The headers of N files."""
 
-    kept: list[int]  # positions of the files that can be used
-    starts: list[int]  # CRC-32 of the first bytes of these files
+    starts: Array  # uint32 (N,): CRC-32 of the first bytes
+    bands: Array  # int32 (N,): see `headers.Header`, or -1 for a file that cannot be used
+    deep: Array  # bool (N,): more than 8 bits per channel
+    sides: Array  # int32 (N,): the shorter side in pixels
+    reasons: dict[int, str]  # why a file cannot be used, by its position
+
+
+def read_headers(root: Path, names: list[str]) -> Headers:
+    """Return the headers of files."""
+    count = len(names)
+    starts, bands = np.zeros(count, np.uint32), np.full(count, -1, np.int32)
+    deep, sides = np.zeros(count, bool), np.zeros(count, np.int32)
+    reasons: dict[int, str] = {}
+    for at, result in enumerate(_read_all(str(root), names)):
+        if isinstance(result, Skip):
+            reasons[at] = result.reason
+            continue
+        info = result.header
+        starts[at], bands[at] = result.start, info.bands
+        deep[at], sides[at] = info.deep, min(info.width, info.height)
+    return Headers(starts, bands, deep, sides, reasons)
+
+
+class Scan(NamedTuple):
+    """The images among some files."""
+
+    kept: Array  # positions of the files that can be used
     skipped: list[Skip]
     channels: int
     size: int  # median of the shorter sides, at most 224
 
 
-def scan(root: Path, names: list[str]) -> Scan:
-    """Read the header of every file and keep the images that fit the most common channel count."""
-    results = list(_read_all(str(root), names))
-    skipped = [result for result in results if isinstance(result, Skip)]
-    files = {at: result for at, result in enumerate(results) if isinstance(result, File)}
-    bands = Counter(file.header.bands for file in files.values())
-    common = bands.most_common(1)[0][0] if bands else 0
+def scan(root: Path, names: Names, read: Headers, chosen: Array) -> Scan:
+    """Return the images among the files at the positions `chosen` (n,).
+
+    They are the images that fit the most common channel count.
+    """
+    used = chosen[read.bands[chosen] >= 0]
+    skipped = [
+        Skip(names[at], read.reasons.get(at, "cannot be read"))
+        for at in chosen[read.bands[chosen] < 0].tolist()
+    ]
+    values, firsts, counts = np.unique(read.bands[used], return_index=True, return_counts=True)
+    # of equally common numbers, the first
+    common = int(values[np.lexsort((firsts, -counts))[0]]) if len(values) else 0
     channels = common or 3
-    for at, file in list(files.items()):
-        if not _convertible(file.header.bands, channels):
-            reason = f"has {file.header.bands or 3} channels, but {channels} are expected"
-            skipped.append(Skip(names[at], reason))
-            del files[at]
-    deep = sum(file.header.deep for file in files.values())
+    fitting = np.array([value for value in values if _convertible(int(value), channels)])
+    fits = np.isin(read.bands[used], fitting)
+    for at in used[~fits].tolist():
+        reason = f"has {read.bands[at] or 3} channels, but {channels} are expected"
+        skipped.append(Skip(names[at], reason))
+    kept = used[fits]
+    deep = int(read.deep[kept].sum())
     if deep:
         text = f"{deep} images in {root} have more than 8 bits per channel; the upper 8 bits are "
         warnings.warn(printable(text + "used"), stacklevel=3)
-    sides = [min(file.header.width, file.header.height) for file in files.values()] or [224]
-    size = min(224, int(statistics.median(sides)))
-    starts = [file.start for file in files.values()]
-    return Scan(list(files), starts, sorted(skipped), channels, size)
+    size = min(224, int(np.median(read.sides[kept]))) if len(kept) else 224
+    return Scan(kept, sorted(skipped), channels, size)
 
 
 def _read_all(root: str, names: list[str]) -> Iterator[File | Skip]:
@@ -199,6 +243,7 @@ def _read_header(root: str, name: str) -> File | Skip:
 
 
 def _first_bytes(path: str, count: int) -> bytes:
+    """Return the first bytes of a file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, count)

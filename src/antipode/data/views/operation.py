@@ -66,15 +66,24 @@ class Crop:
         boxes, mirror, upend = self.draw(unit, images.shape[2], images.shape[3])
         return augment.crop(images, boxes, self.size, mirror=mirror, upend=upend, cubic=self.cubic)
 
-    def draw(self, unit: Tensor, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return boxes (N,4) and masks (N,) of the images to flip horizontally and vertically."""
+    def draw(
+        self, unit: Tensor, height: int | Tensor, width: int | Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return boxes (N,4) and masks (N,) of the images to flip horizontally and vertically.
+
+        The images have one size, or sizes int64 (N,).
+        """
         boxes = augment.crop_boxes(unit[:, :-2], height, width, self.scale, self.ratio)
         return boxes, unit[:, -2] < self.flip, unit[:, -1] < self.upend
 
     def cut(self, image: Tensor, unit: Tensor) -> Tensor:
         """Crop one uint8 image (1,C,H,W) of any size on the host; only the box is read."""
         boxes, mirror, upend = self.draw(unit, image.shape[2], image.shape[3])
-        top, left, height, width = (int(side) for side in boxes[0].tolist())
+        return self.resample(image, boxes[0].tolist(), bool(mirror), bool(upend))
+
+    def resample(self, image: Tensor, box: list[float], mirror: bool, upend: bool) -> Tensor:
+        """Return the box (top, left, height, width) of a uint8 image (1,C,H,W), resized."""
+        top, left, height, width = map(int, box)
         part = image[:, :, top : top + height, left : left + width]
         # On uint8, torch's bicubic clamps the overshoot between rows and columns. The cubic mode
         # therefore converts to float first.
@@ -83,7 +92,8 @@ class Crop:
             part, (self.size, self.size), mode=mode, align_corners=False, antialias=True
         )
         part = to_uint8(part) if self.cubic else part
-        return part.flip([axis for axis, chosen in ((3, mirror), (2, upend)) if chosen])
+        axes = [axis for axis, chosen in ((3, mirror), (2, upend)) if chosen]
+        return part.flip(axes) if axes else part
 
 
 @dataclass(frozen=True)

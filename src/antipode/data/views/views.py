@@ -19,7 +19,8 @@ from antipode.limits import LIMITS, check_limit
 from antipode.names import did_you_mean, unknown
 from antipode.types import fitted
 
-CACHED = 2**20  # values of the views that a CPU computes at once: 4 MB
+CACHED = 2**18  # values of the views that a CPU computes at once: 1 MB, the size of an L2 cache
+FEWEST = 8  # images that a CPU computes at once, even if they are larger
 
 
 def views(
@@ -35,9 +36,10 @@ def views(
     `arguments` are the keyword arguments of the policy. Raises ValueError for an unknown policy or
     argument.
 
-    >>> make = views("shapes", size=32)
-    >>> [tuple(view.shape) for view in make(torch.zeros(4, 3, 32, 32, dtype=torch.uint8))]
-    [(4, 3, 32, 32), (4, 3, 32, 32)]
+    Examples:
+        >>> make = views("shapes", size=32)
+        >>> [tuple(view.shape) for view in make(torch.zeros(4, 3, 32, 32, dtype=torch.uint8))]
+        [(4, 3, 32, 32), (4, 3, 32, 32)]
     """
     if name not in policies():
         raise unknown("view policy", name, policies())
@@ -125,6 +127,9 @@ class Views(nn.Module):
         self.count = len(policy)
         self.sizes = [view.size for view in policy]
         self.slots = max(sum(operation.slots for operation in view.operations) for view in policy)
+        # the first operation that the device does, without and with workers that cut the crops
+        self.all_operations = dict.fromkeys(policy, 0)
+        self.after_cut = {view: _host_operations(view) for view in policy}
         # the indices of equal views, which are computed as one batch
         self.indices: dict[View, list[int]] = {}
         for index, view in enumerate(policy):
@@ -163,7 +168,7 @@ class Views(nn.Module):
                 f"these views need uniform numbers (N,V,U) of shape {shape}, "
                 f"not {tuple(uniforms.shape)}"
             )
-        return self._each([images] * self.count, uniforms, lambda view: 0)
+        return self._each([images] * self.count, uniforms, self.all_operations)
 
     def cut(self, image: Tensor, uniforms: Tensor) -> list[Tensor]:
         """Return V crops uint8 (C,S,S) of one image (C,H,W) of any size.
@@ -171,33 +176,51 @@ class Views(nn.Module):
         The uniform numbers (V,U) determine the crops. This is the part that data loader workers do.
         """
         _check(image[None])
-        crops = []
-        for view, unit in zip(self.policy, uniforms, strict=True):
-            part = image[None]
-            slot = 0
-            for operation in view.operations[: _host_operations(view)]:
-                numbers = unit[None, slot : slot + operation.slots]
-                part = operation.cut(part, numbers)  # type: ignore[attr-defined]
-                slot += operation.slots
-            crops.append(part[0])
-        return crops
+        pairs = zip(self.policy, uniforms, strict=True)
+        return [self._cut(view, image, unit) for view, unit in pairs]
+
+    def _cut(self, view: View, image: Tensor, unit: Tensor) -> Tensor:
+        """Return the crop uint8 (C,S,S) of one view."""
+        part = image[None]
+        slot = 0
+        for operation in view.operations[: self.after_cut[view]]:
+            numbers = unit[None, slot : slot + operation.slots]
+            part = operation.cut(part, numbers)  # type: ignore[attr-defined]
+            slot += operation.slots
+        return part[0]
+
+    def cut_all(self, images: list[Tensor], uniforms: Tensor, out: list[Tensor]) -> None:
+        """Write the crops of n images (C,H,W) of any sizes to V tensors uint8 (n,C,S,S).
+
+        They are those of `cut`. The boxes of all images are drawn at once, which takes a tenth of
+        the time that n draws take. `uniforms` are (n,V,U).
+        """
+        sizes = torch.tensor([image.shape[1:] for image in images])
+        for index, view in enumerate(self.policy):
+            crop = view.operations[0]
+            if not isinstance(crop, Crop):
+                for row, image in enumerate(images):
+                    out[index][row] = self._cut(view, image, uniforms[row, index])
+                continue
+            boxes, *flips = crop.draw(uniforms[:, index, : crop.slots], *sizes.T)
+            choices = zip(images, boxes.tolist(), *(flip.tolist() for flip in flips), strict=True)
+            for row, (image, box, mirror, upend) in enumerate(choices):
+                out[index][row] = crop.resample(image[None], box, mirror, upend)[0]
 
     def finish(self, crops: list[Tensor], uniforms: Tensor) -> list[Tensor]:
         """Return the views of V crops uint8 (N,C,S,S).
 
         `uniforms` are the uniform numbers (N,V,U) that `cut` used for these crops.
         """
-        return self._each(crops, uniforms, _host_operations)
+        return self._each(crops, uniforms, self.after_cut)
 
-    def _each(
-        self, images: list[Tensor], uniforms: Tensor, start: Callable[[View], int]
-    ) -> list[Tensor]:
-        """Compute every view from its images, beginning with the operation at `start(view)`."""
+    def _each(self, images: list[Tensor], uniforms: Tensor, start: dict[View, int]) -> list[Tensor]:
+        """Compute every view from its images, beginning with the operation at `start[view]`."""
         results: dict[int, Tensor] = {}
         for view, indices in self.indices.items():
             batch = torch.cat([images[index] for index in indices])
             unit = torch.cat([uniforms[:, index] for index in indices])
-            result = _run_in_parts(view, batch, unit, start(view))
+            result = _run_in_parts(view, batch, unit, start[view])
             results.update(zip(indices, result.chunk(len(indices)), strict=True))
         return [results[index] for index in range(self.count)]
 
@@ -209,7 +232,7 @@ def _run_in_parts(view: View, images: Tensor, unit: Tensor, start: int) -> Tenso
     times as fast for large batches at 224 pixels.
     """
     if images.is_cpu and not torch.compiler.is_compiling():
-        part = max(1, CACHED // (images.shape[1] * view.size**2))
+        part = max(FEWEST, CACHED // (images.shape[1] * view.size**2))
         if part < len(images):
             parts = zip(torch.split(images, part), torch.split(unit, part), strict=True)
             return torch.cat([_run(view, chunk, numbers, start) for chunk, numbers in parts])
@@ -229,9 +252,8 @@ def _run(view: View, images: Tensor, unit: Tensor, start: int) -> Tensor:
 
 def _host_operations(view: View) -> int:
     """Return how many operations a worker does: all up to the one that sets the view's size."""
-    return 1 + next(
-        i for i, operation in enumerate(view.operations) if isinstance(operation, Crop | Centre)
-    )
+    kinds = [isinstance(operation, Crop | Centre) for operation in view.operations]
+    return 1 + kinds.index(True) if True in kinds else 0
 
 
 def _check_blur(view: View) -> None:

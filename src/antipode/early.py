@@ -1,0 +1,113 @@
+"""Find wrong names on the command line before torch is imported, which takes seconds.
+
+The names of methods, protocols and data sets are read from the source files, without importing
+them. Only what is certainly wrong raises an error here, with the sentence that the command itself
+would end with. Everything else is checked again by the command.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from antipode.names import brief, closest, printable, unknown
+from antipode.paths import expanded
+
+HOME = Path(__file__).parent
+UNTRAINED = ("random:", "torchvision:", "file:")  # networks that no run trained
+WEIGHTS = "backbone.safetensors"
+
+
+def check_recipe(recipe: str | None, method: str | None) -> None:
+    """Raise ValueError for the name of an unknown recipe or method."""
+    if method is not None and method not in methods():
+        raise unknown("method", method, methods())
+    if recipe is None or "/" in recipe or recipe.endswith(".json") or Path(recipe).exists():
+        return
+    data, dot, name = recipe.partition(".")
+    known = list(methods())
+    # recipes such as cifar10.dcl-paper are listed beside their methods
+    is_variant = any(name.startswith(f"{one}-") for one in known)
+    if recipe in known or (dot and data in data_sets() and (name in known or is_variant)):
+        return
+    match = closest(recipe, [*(f"{data}.{name}" for data in data_sets() for name in known), *known])
+    hint = f", did you mean {match!r}?" if match else ""
+    raise ValueError(
+        f"there is no recipe {brief(recipe)}{hint} (a recipe is dataset.method, a method or a file)"
+    )
+
+
+def check_data(data: str | None) -> None:
+    """Raise FileNotFoundError for a folder of images that does not exist."""
+    prefix, _, rest = (data or "").partition(":")
+    if prefix == "folder" and rest and not expanded(rest).exists():
+        raise FileNotFoundError(printable(f"there is no folder {expanded(rest)}"))
+
+
+def check_run(run: str) -> None:
+    """Raise FileNotFoundError if a command needs a trained backbone, and a folder has none."""
+    path = Path(run)
+    if not run.startswith(UNTRAINED) and not (path / WEIGHTS).exists():
+        raise FileNotFoundError(not_finished(path))
+
+
+def not_finished(path: Path) -> str:
+    """Return the sentence about a folder that holds no trained backbone."""
+    return (
+        f"{path} holds no finished run: there is no {WEIGHTS}; networks that no run trained are "
+        "random:NAME, torchvision:NAME and file:PATH@NAME"
+    )
+
+
+def check_runs(runs: Sequence[str]) -> None:
+    """Raise FileNotFoundError for a folder that does not exist."""
+    absent = [run for run in runs if not run.startswith(UNTRAINED) and not Path(run).exists()]
+    if absent:
+        raise FileNotFoundError(f"there is no run in {absent[0]}")
+
+
+def check_protocols(names: Sequence[str] | None) -> None:
+    """Raise ValueError for the name of an unknown protocol."""
+    for name in names or ():
+        if name not in protocols():
+            raise unknown("protocol", name, protocols())
+
+
+@cache
+def methods() -> tuple[str, ...]:
+    """Return the names of all methods, in the order of `antipode list methods`."""
+    return tuple(_of_papers("METHODS", "method.py"))
+
+
+@cache
+def protocols() -> tuple[str, ...]:
+    """Return the names of all protocols."""
+    general = _keys(HOME / "evaluation" / "protocol.py", "GENERAL")
+    return (*general, *_of_papers("PROTOCOLS", "protocols.py"))
+
+
+@cache
+def data_sets() -> tuple[str, ...]:
+    """Return the names of the data sets that have recipes."""
+    return tuple(_keys(HOME / "recipe" / "datasets.py", "DATASETS"))
+
+
+def _of_papers(kind: str, file: str) -> Iterator[str]:
+    """Yield the keys of the dictionaries called `kind` in all rooms of `papers`."""
+    for room in sorted((HOME / "papers").iterdir(), key=lambda path: path.stem):
+        path = room / file if room.is_dir() else room
+        if path.suffix == ".py" and path.exists() and room.stem != "__init__":
+            yield from _keys(path, kind)
+
+
+def _keys(path: Path, name: str) -> Iterator[str]:
+    """Yield the keys of a dictionary that a source file assigns to `name` at its top level."""
+    for node in ast.parse(path.read_text()).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        named = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+        value = getattr(node, "value", None)
+        if named and isinstance(value, ast.Dict):
+            for key in value.keys:
+                if isinstance(key, ast.Constant):
+                    yield str(key.value)

@@ -1,0 +1,89 @@
+"""A task: a run to train and measure, and how the tasks of a sweep or an item are going."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from antipode.training.record import InTrouble
+
+# Errors of one task after which the other tasks continue.
+TASK_ERRORS = (ValueError, FileNotFoundError, MemoryError, InTrouble)
+# Operations per second of an H200. benchmarks/RESULTS.md has 37,025 images per second for SimCLR on
+# CIFAR-10, with a forward and backward pass of two views of 1.11e9 operations.
+H200 = 37_025 * 2 * 3 * 1.11e9
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run that is trained and measured. It can be sent to another process.
+
+    Args:
+        label: a description for the user.
+        folder: the run folder, which holds all results.
+        do: trains and measures the run; resumes it if it was started. Its argument is True if
+            nothing is to be printed.
+        work: floating-point operations that are left to train, 0 if unknown or finished.
+        batch: the number of images per step, 0 if nothing is trained.
+    """
+
+    label: str
+    folder: Path
+    do: Callable[[bool], None]
+    work: float = 0.0
+    batch: int = 0
+
+
+@dataclass
+class Board:
+    """The state of all tasks, printed on stderr as they start and end.
+
+    Args:
+        tasks: all tasks.
+        quiet: whether to print nothing.
+        guess: what to print as the time left before the first task has ended.
+    """
+
+    tasks: Sequence[Task]
+    quiet: bool = False
+    guess: str = ""
+    failed: dict[Path, str] = field(default_factory=dict)
+    ended: int = 0
+    done: float = 0.0  # operations of the tasks that have ended
+    began: float = field(default_factory=time.monotonic)
+
+    def start(self, task: Task, beside: int = 0) -> None:
+        """Report that a task starts, beside others that are running."""
+        running = f", {beside} others running" if beside else ""
+        number = self.ended + beside + 1
+        self._say(f"{number} of {len(self.tasks)}{running}, {self.left()}: {task.label}")
+
+    def end(self, task: Task, error: str = "") -> None:
+        """Record that a task has ended, with the reason if it failed."""
+        self.ended += 1
+        self.done += task.work
+        if error:
+            self.failed[task.folder] = f"{task.label}: {error}"
+            self._say(f"failed: {self.failed[task.folder]}")
+
+    def left(self) -> str:
+        """Return the time that is left, as a text."""
+        total = sum(task.work for task in self.tasks)
+        if total <= self.done:
+            return "nothing left to train"
+        if self.done:
+            seconds = (time.monotonic() - self.began) * (total - self.done) / self.done
+            return f"about {duration(seconds)} left"
+        return self.guess or f"{duration((total - self.done) / H200)} left on an H200"
+
+    def _say(self, text: str) -> None:
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours, as a text."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

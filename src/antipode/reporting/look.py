@@ -1,0 +1,68 @@
+"""The look that all pages and pictures of the package share: colours, type, the bar at the top."""
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+# The mark of the project: a point and its antipode.
+MARK = (
+    '<svg viewBox="0 0 24 24" aria-hidden="true"><circle cx="12" cy="12" r="8.5"/>'
+    '<path d="M6 6 18 18"/><circle class="pole" cx="6" cy="6" r="2.6"/>'
+    '<circle class="pole far" cx="18" cy="18" r="2.6"/></svg>'
+)
+BRAND = (
+    f'<a class="brand" href="#top" aria-label="antipode, back to top">{MARK}'
+    "<span>antipode</span></a>"
+)
+FAMILY = ("Inter", "Helvetica Neue", "Arial", "DejaVu Sans")
+
+
+@cache
+def stylesheet(*names: str) -> str:
+    """Return the CSS of the look, followed by that of further files such as "page"."""
+    here = files("antipode.reporting")
+    return "\n".join((here / f"{name}.css").read_text("utf-8") for name in ("look", *names))
+
+
+@cache
+def colours(dark: bool = False) -> dict[str, str]:
+    """Return the colours of the light or the dark theme by name, such as "paper" and "s0"."""
+    css = stylesheet()
+    start = css.index(':root[data-theme="dark"]' if dark else ":root {")
+    block = css[start : css.index("}", start)]
+    return dict(re.findall(r"--([a-z0-9]+): (#[0-9a-f]{6})", block))
+
+
+def series() -> list[str]:
+    """Return the colours of the series of a chart, in their order."""
+    found = colours()
+    return [found[f"s{place}"] for place in range(10)]
+
+
+def matplotlib_style() -> dict[str, Any]:
+    """Return the settings of matplotlib with which a picture looks like the charts of a page."""
+    palette = colours()
+    return {
+        "figure.facecolor": palette["paper"],
+        "savefig.facecolor": palette["paper"],
+        "axes.facecolor": palette["card"],
+        "axes.edgecolor": palette["faint"],
+        "axes.labelcolor": palette["soft"],
+        "axes.titlecolor": palette["ink"],
+        "axes.titleweight": "semibold",
+        "axes.titlelocation": "left",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": palette["line"],
+        "text.color": palette["ink"],
+        "xtick.color": palette["soft"],
+        "ytick.color": palette["soft"],
+        "legend.frameon": False,
+        "font.family": "sans-serif",
+        "font.sans-serif": list(FAMILY),
+        "lines.linewidth": 1.8,
+        "lines.solid_capstyle": "round",
+    }

@@ -1,0 +1,139 @@
+"""Run a sweep: train and evaluate every setting with several seeds, and write the results."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from antipode import dist
+from antipode.evaluation.evaluate import evaluate
+from antipode.evaluation.protocol import known
+from antipode.files import atomic_write, finite
+from antipode.launch.local import check_at_once, perform
+from antipode.launch.task import Task
+from antipode.paths import absolute
+from antipode.runs.run import Run
+from antipode.sweeps.page import page
+from antipode.sweeps.plan import SweepRun, listing, make_plan
+from antipode.sweeps.table import CHOOSING, results
+from antipode.training.pretrain import pretrain_recipe
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep.
+
+    Args:
+        path: the folder.
+        rows: one row per setting, as in sweep.json.
+        content: all of sweep.json.
+    """
+
+    path: Path
+    rows: list[dict[str, Any]]
+    content: dict[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        """True if no run failed."""
+        return not self.content["failed"]
+
+    @property
+    def report(self) -> Path:
+        """The page of the sweep."""
+        return self.path / "report.html"
+
+
+def sweep(
+    recipe: str | Path | Mapping[str, Any] | None,
+    vary: Mapping[str, Iterable[Any]] | Sequence[str],
+    out: str | Path,
+    *,
+    seeds: int = 1,
+    protocols: Sequence[str] | str | None = None,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    at_once: int | str = 1,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Sweep:
+    """Train and evaluate every combination of values with several seeds.
+
+    Writes `out`/sweep.json and `out`/report.html. The runs are in `out`/runs. The same call resumes
+    what was stopped and trains only what is missing. A run that fails does not stop the others.
+
+    Args:
+        recipe: `dataset.method`, a recipe file or a mapping.
+        vary: the values of each varied key, such as {"method.tau": [0.1, 0.2]}.
+        out: the folder of the sweep.
+        seeds: the number of runs of each setting.
+        protocols: protocols of the test scores; by default those of `evaluate`. A protocol that
+            uses no test label is added, to choose the best setting by.
+        overrides: values of the recipe that all runs share.
+        at_once: how many runs train at the same time on the device, or "auto".
+        device: auto, cpu, cuda or mps.
+        quiet: whether to print nothing.
+    """
+    if dist.world() > 1:
+        raise ValueError("a sweep needs a single process: start it without torchrun")
+    names = [protocols] if isinstance(protocols, str) else list(protocols or ())
+    for name in names:
+        known(name)
+    check_at_once(at_once)
+    plan = make_plan(recipe, vary, absolute(out), seeds=seeds, overrides=overrides, device=device)
+    tasks = [_task(run, names, device) for run in plan.runs]
+    failed = perform(tasks, at_once=at_once, device=device, quiet=quiet)
+    content = results(plan, names, failed)
+    _write(plan.out, content)
+    return Sweep(plan.out, content["rows"], content)
+
+
+def plan_sweep(
+    recipe: str | Path | Mapping[str, Any] | None,
+    vary: Mapping[str, Iterable[Any]] | Sequence[str],
+    out: str | Path,
+    **options: Any,
+) -> list[str]:
+    """Return lines with the cost of a sweep, and every run with its state and command."""
+    return listing(make_plan(recipe, vary, absolute(out), **options))
+
+
+def _task(run: SweepRun, protocols: Sequence[str], device: str) -> Task:
+    return Task(
+        run.label,
+        run.folder,
+        partial(finish, run, tuple(protocols), device),
+        0.0 if run.done else run.work,
+        run.recipe.train.batch,
+    )
+
+
+def finish(run: SweepRun, protocols: Sequence[str], device: str, quiet: bool) -> None:
+    """Train a run to its end and add the scores that it lacks."""
+    trained = Run(run.folder) if run.done else pretrain_recipe(run.recipe, run.folder, quiet=quiet)
+    stored = trained.scores
+    missing = [name for name in protocols if name not in stored]
+    if missing or not (protocols or stored):
+        evaluate(trained, missing or None, device=device)
+    if not any(name in trained.scores for name in CHOOSING):
+        _score_for_choice(trained, device)
+
+
+def _score_for_choice(run: Run, device: str) -> None:
+    """Add the first score without test labels that fits the data set."""
+    for name in CHOOSING:
+        try:
+            evaluate(run, [name], device=device)
+        except ValueError:
+            continue
+        return
+
+
+def _write(out: Path, content: dict[str, Any]) -> None:
+    """Write sweep.json and the page."""
+    text = json.dumps(finite(content), indent=1, allow_nan=False) + "\n"
+    with atomic_write(out / "sweep.json") as file:
+        file.write(text.encode())
+    with atomic_write(out / "report.html") as file:
+        file.write(page(content, out).encode())

@@ -1,0 +1,224 @@
+"""What `pretrain` found and what it will do, in a few lines."""
+
+import copy
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from antipode import dist
+from antipode.data.sources.sizes import Size, sampled_sizes
+from antipode.data.sources.splits import Splits
+from antipode.devices import pick_device
+from antipode.names import printable
+from antipode.nets.supervised import weights_at_hand
+from antipode.recipe.layer import Given
+from antipode.recipe.recipe import Recipe
+from antipode.training.build import Setup, build
+from antipode.training.loop import unchanged
+from antipode.training.pace import amount, duration, memory_used, warm_steps
+from antipode.wording import option, overrides
+
+TIMED = 10  # steps that are timed
+LONGEST = 15.0  # seconds after which no further step is timed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was found, and what will be done.
+
+    Args:
+        data: name of the data set.
+        images: number of usable images, with those that are held out.
+        train_images: number of images for training.
+        left_out: number of files that cannot be used.
+        classes: number of classes, None without labels.
+        held_out: number of test images.
+        sizes: widths and heights of the smallest and the largest image of a sample, None if
+            unknown.
+        notes: sentences on classes, on what is held out, and on weights to start from.
+        method: name of the method.
+        backbone: name of the network.
+        stem: its stem, None if it has its own.
+        size: side of a view in pixels.
+        batch: number of images per step.
+        per_epoch: number of steps per epoch.
+        epochs: number of epochs.
+        steps: number of steps in all.
+        device: type of the device.
+        seconds: estimated duration of the training, None if it was not measured.
+        memory_bytes: peak of the memory in use, None if it was not measured.
+    """
+
+    data: str
+    images: int
+    train_images: int
+    left_out: int
+    classes: int | None
+    held_out: int
+    sizes: tuple[Size, Size] | None
+    notes: tuple[str, ...]
+    method: str
+    backbone: str
+    stem: str | None
+    size: int
+    batch: int
+    per_epoch: int
+    epochs: int
+    steps: int
+    device: str
+    seconds: float | None = None
+    memory_bytes: int | None = None
+
+    def json(self) -> dict[str, object]:
+        """Return the values by name."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Return the plan as lines to print."""
+        left_out = f", {self.left_out:,} files left out" if self.left_out else ""
+        sizes = f", {_range(*self.sizes)}" if self.sizes else ""
+        stem = f" (stem {self.stem})" if self.stem else ""
+        return [
+            printable(line)  # names come from files
+            for line in (
+                f"Found {self.images:,} images in {self.data}{sizes}{left_out}.",
+                *self.notes,
+                f"Training {self.method} with {self.backbone}{stem} on views of {self.size} px: "
+                f"batch {self.batch}, {self.per_epoch:,} steps per epoch, {self.epochs:,} epochs, "
+                f"{self.steps:,} steps, on {self.device}.",
+                *self._cost(),
+            )
+        ]
+
+    def _cost(self) -> list[str]:
+        """Return the estimate of time and memory, if there is one."""
+        if self.seconds is None:
+            return []
+        memory = f" and {amount(self.memory_bytes)} of memory" if self.memory_bytes else ""
+        return [f"Estimated: {duration(self.seconds)}{memory}, from a few timed steps."]
+
+
+def describe(recipe: Recipe, splits: Splits) -> Plan:
+    """Return the plan of a recipe, without an estimate of time and memory."""
+    sizes = sampled_sizes(splits.pretrain)
+    train = len(splits.pretrain)
+    held_out = 0 if splits.test is None else len(splits.test)
+    per_epoch = train // recipe.train.batch
+    sources = {id(one): one for one in (splits.pretrain, splits.train, splits.test)}
+    return Plan(
+        data=splits.name,
+        images=train + held_out,
+        train_images=train,
+        left_out=sum(len(getattr(one, "skipped", ())) for one in sources.values()),
+        classes=_classes(splits),
+        held_out=held_out,
+        sizes=(min(sizes, key=_area), max(sizes, key=_area)) if sizes else None,
+        notes=(_labels_note(recipe, splits), _held_out_note(splits), *_weights_note(recipe)),
+        method=recipe.method.name,
+        backbone=recipe.backbone.name,
+        stem=recipe.backbone.stem,
+        size=recipe.views.size,
+        batch=recipe.train.batch,
+        per_epoch=per_epoch,
+        epochs=recipe.train.epochs,
+        steps=per_epoch * recipe.train.epochs,
+        device=pick_device(recipe.train.device).type,
+    )
+
+
+def _area(size: Size) -> int:
+    return size[0] * size[1]
+
+
+def _range(smallest: Size, largest: Size) -> str:
+    """Return the sizes of the smallest and the largest image in words."""
+    texts = dict.fromkeys(f"{width} x {height}" for width, height in (smallest, largest))
+    return f"{' to '.join(texts)} px{'' if len(texts) == 1 else ' in a sample'}"
+
+
+def _classes(splits: Splits) -> int | None:
+    """Return the number of classes, None if the train images have no labels."""
+    labels = splits.train.labels
+    if labels is None or not len(labels):
+        return None
+    if splits.classes:
+        return len(splits.classes)
+    return int(labels.shape[1] if labels.ndim == 2 else labels.max() + 1)
+
+
+def _labels_note(recipe: Recipe, splits: Splits) -> str:
+    """Return a sentence on the classes, how that was decided, and how to decide otherwise."""
+    count = _classes(splits)
+    if not recipe.data.name.startswith("folder:"):
+        return "No labels." if count is None else f"{count:,} classes."
+    forced = isinstance(recipe.sources.get("data.labels"), Given)
+    reason = f": {splits.labelling}" if splits.labelling else ""
+    if count is None:
+        other = f" ({option('labels', 'folders')} takes subfolders as classes)"
+        return f"No classes{reason}{'' if forced or 'no subfolders' in reason else other}."
+    other = f"; {option('labels', 'none')} treats subfolders as plain folders"
+    return f"{count:,} classes{reason}{'' if forced else other}."
+
+
+def _held_out_note(splits: Splits) -> str:
+    """Return a sentence on the test images."""
+    if splits.test is None:
+        return "No image is held out: label-free scores will use training images."
+    share = len(splits.test) / (len(splits.pretrain) + len(splits.test))
+    return f"{len(splits.test):,} images ({share:.0%}) are held out of training for evaluation."
+
+
+def _weights_note(recipe: Recipe) -> list[str]:
+    """Return a sentence on supervised weights, if they are there and could be used."""
+    name = recipe.backbone.name
+    own = recipe.data.name.startswith(("folder:", "webdataset:", "hf:", "packed:", "python:"))
+    usable = own or recipe.backbone.stem == "imagenet"
+    if recipe.backbone.weights is not None or not usable or weights_at_hand(name) is None:
+        return []
+    setting = overrides({"backbone.weights": "torchvision"})
+    return [
+        f"Weights of a {name} trained with ImageNet's labels are on this machine: {setting} starts "
+        "from them, which usually helps with few images."
+    ]
+
+
+def measured(plan: Plan, recipe: Recipe, splits: Splits, module: nn.Module | None) -> Plan:
+    """Return the plan with time and memory, from a few steps of a network that is thrown away."""
+    with dist.together(), unchanged(), torch.random.fork_rng(devices=[]):
+        with torch.inference_mode(False), torch.enable_grad():
+            setup = build(recipe, splits, copy.deepcopy(module))  # the caller's stays as it is
+            seconds = _seconds(setup)
+        memory = memory_used(setup.device.type)
+    return replace(plan, seconds=seconds, memory_bytes=memory)
+
+
+def _seconds(setup: Setup) -> float:
+    """Return how long the whole training takes, from the time of a few of its first steps."""
+    total = setup.loader.total
+    warm = min(warm_steps(setup.device.type), max(0, total - 1))
+    begin = time.perf_counter()
+    done = 0
+    steps: Any = setup.run(0)
+    with closing(steps):
+        for _ in islice(steps, warm):
+            done += 1
+        _wait(setup.device)
+        first = time.perf_counter()
+        for _ in islice(steps, TIMED):
+            done += 1
+            if time.perf_counter() - first > LONGEST:
+                break
+        _wait(setup.device)
+    per_step = (time.perf_counter() - first) / max(1, done - warm)
+    return first - begin + per_step * (total - warm)
+
+
+def _wait(device: torch.device) -> None:
+    """Wait until the device has done everything."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,208 @@
+"""Tasks on this machine: one after the other or side by side, with the same results."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from antipode.launch import memory, mps, task
+from antipode.launch.local import check_at_once, perform
+from antipode.launch.task import Board, Task
+from antipode.training.record import InTrouble
+
+
+def note(folder, text, quiet):
+    """Write a file, or fail as told. Other processes import this function by name."""
+    if text == "wrong":
+        raise ValueError("3 is too large")
+    if text == "trouble":
+        raise InTrouble("the loss is NaN")
+    if text == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if text == "bug":
+        raise ZeroDivisionError("division by zero")
+    (folder / text).write_text(f"{os.getpid()} {quiet}")
+
+
+def tasks_of(folder, *texts):
+    return [Task(text, folder / text, partial(note, folder, text), work=1.0) for text in texts]
+
+
+def test_a_task_that_fails_is_named_and_the_others_are_performed(tmp_path, capsys):
+    failed = perform(tasks_of(tmp_path, "a", "wrong", "trouble", "b"))
+    assert failed == {
+        tmp_path / "wrong": "wrong: 3 is too large",
+        tmp_path / "trouble": "trouble: the loss is NaN",
+    }
+    assert {file.name for file in tmp_path.iterdir()} == {"a", "b"}
+    err = capsys.readouterr().err
+    assert "4 of 4" in err and "failed: wrong: 3 is too large" in err
+
+
+def test_side_by_side_every_task_has_its_own_process_and_failures_are_named(tmp_path, capfd):
+    failed = perform(tasks_of(tmp_path, "a", "wrong", "killed"), at_once=2, quiet=True)
+    assert {folder.name for folder in failed} == {"wrong", "killed"}
+    assert failed[tmp_path / "wrong"] == "wrong: 3 is too large"
+    assert "killed by signal 9" in failed[tmp_path / "killed"]
+    pid, quiet = (tmp_path / "a").read_text().split()
+    assert int(pid) != os.getpid() and quiet == "True"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_side_by_side_a_bug_shows_its_traceback_and_is_named(tmp_path, capfd):
+    failed = perform(tasks_of(tmp_path, "bug", "a", "b"), at_once=2, quiet=True)
+    assert failed == {tmp_path / "bug": "bug: ZeroDivisionError: division by zero"}
+    assert {file.name for file in tmp_path.iterdir()} == {"a", "b"}
+    assert capfd.readouterr().err.count("Traceback") == 1
+
+
+def test_a_bug_is_not_hidden_when_tasks_run_one_after_the_other(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        perform(tasks_of(tmp_path, "bug", "a"))
+
+
+def test_the_number_of_tasks_at_once_is_checked():
+    assert check_at_once("3") == 3 and check_at_once("auto") == 0
+    for wrong in ("0", -1, 65, "many", ""):
+        with pytest.raises(ValueError, match="at most 64 runs"):
+            check_at_once(wrong)
+
+
+def test_the_time_left_follows_the_speed_so_far(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(task.time, "monotonic", lambda: now[0])
+    tasks = [Task(name, tmp_path / name, print, work=task.H200 * 60) for name in "abcd"]
+    board = Board(tasks, began=0.0)
+    assert board.left() == "4 min left on an H200"
+    now[0] = 600
+    board.end(tasks[0])
+    assert board.left() == "about 30 min left"  # three tasks as long as the first
+    for one in tasks[1:]:
+        board.end(one)
+    assert board.left() == "nothing left to train"
+
+
+PARENT = """
+import sys, time
+from functools import partial
+from pathlib import Path
+from antipode.launch.local import perform
+from antipode.launch.task import Task
+from tests.launch.test_local import linger
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    tasks = [Task(n, folder / n, partial(linger, folder / n)) for n in "ab"]
+    perform(tasks, at_once=2, quiet=True)
+"""
+
+
+def linger(file, quiet):
+    """Write the id of this process and wait."""
+    file.write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state != "Z"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_the_process_that_started_them(tmp_path, number):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    parent = subprocess.Popen([sys.executable, script, tmp_path], env=environment)
+    files = [tmp_path / name for name in "ab"]
+    while not all(file.exists() and file.read_text() for file in files):
+        assert parent.poll() is None
+        time.sleep(0.1)
+    pids = [int(file.read_text()) for file in files]
+    parent.send_signal(number)
+    parent.wait()
+    end = time.monotonic() + 20
+    while any(map(alive, pids)):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+# The number of tasks at once
+
+
+class Free:
+    """A GPU with 100 bytes, of which the first run uses some."""
+
+    device = torch.device("cuda")
+    before = 100
+
+    def __init__(self, used):
+        self.used = used
+
+    def free(self):
+        return self.before - self.used
+
+
+@pytest.mark.parametrize(
+    ("used", "batch", "most"), [(10, 32, 8), (30, 32, 3), (10, 256, 4), (10, 4096, 1), (95, 32, 1)]
+)
+def test_the_number_follows_from_memory_and_batch_size(tmp_path, monkeypatch, used, batch, most):
+    monkeypatch.setattr(memory.os, "cpu_count", lambda: 64)
+    tasks = [Task("", tmp_path, print, batch=batch)] * 20
+    assert memory.most_at_once(tasks, Free(used), tmp_path) == 0  # nothing is logged yet
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    assert memory.most_at_once(tasks, Free(used), tmp_path) == most
+    assert memory.most_at_once(tasks[:2], Free(used), tmp_path) == min(2, most)
+    monkeypatch.setattr(memory.os, "cpu_count", lambda: 4)
+    assert memory.most_at_once(tasks, Free(used), tmp_path) == min(2, most)
+
+
+def test_on_a_cpu_auto_takes_one_run_after_the_other(tmp_path):
+    assert memory.most_at_once([], memory.Room(torch.device("cpu")), tmp_path) == 1
+
+
+# MPS
+
+CONTROL = """#!/bin/sh
+echo "$@ $(cat) $CUDA_MPS_PIPE_DIRECTORY" >> {log}
+exit {status}
+"""
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_mps_runs_as_long_as_the_tasks_do(tmp_path, monkeypatch, status):
+    log = tmp_path / "log"
+    control = tmp_path / mps.CONTROL
+    control.write_text(CONTROL.format(log=log, status=status))
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    with mps.shared_gpu(torch.device("cpu")):
+        assert not log.exists()
+    with mps.shared_gpu(torch.device("cuda")):
+        inside = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
+        assert (inside is not None) == (status == 0)
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    lines = log.read_text().splitlines()
+    assert lines[0].startswith("-d") and len(lines) == (2 if status == 0 else 1)
+    if status == 0:
+        assert lines[1].split() == ["quit", inside] and not Path(inside).exists()
+
+
+def test_mps_that_the_user_has_set_up_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(mps.shutil, "which", lambda name: name)
+    monkeypatch.setattr(mps, "_call", None)
+    with mps.shared_gpu(torch.device("cuda")):
+        assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path)

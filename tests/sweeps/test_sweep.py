@@ -1,0 +1,235 @@
+"""Sweeps: every combination is a run of its own, named by its recipe, and the table is exact."""
+
+import json
+import statistics
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import antipode
+from antipode.cli import main
+from antipode.reproduction.plan import digest
+from antipode.runs.run import Run
+from antipode.sweeps import run as sweep_run
+from antipode.sweeps.charts import Line, line_chart, steps
+from antipode.sweeps.curves import mean_curve
+from antipode.sweeps.page import page
+from antipode.sweeps.plan import make_plan
+from antipode.sweeps.settings import combinations, varied
+from antipode.sweeps.table import best_row
+
+SMALL = {"train.epochs": 1, "train.batch": 128, "backbone.name": "resnet10-slim"}
+
+
+# Settings
+
+
+def test_texts_are_split_at_commas_outside_brackets_and_quotes():
+    found = varied(["method.tau=0.1, 0.2", "views.scale=[0.2, 1],[0.5, 1]", 'data.name="a,b",c'])
+    assert found == {
+        "method.tau": ["0.1", "0.2"],
+        "views.scale": ["[0.2, 1]", "[0.5, 1]"],
+        "data.name": ['"a,b"', "c"],
+    }
+    assert varied({"method.tau": (0.1, 0.2)}) == {"method.tau": [0.1, 0.2]}
+
+
+def test_every_combination_comes_once():
+    found = combinations({"a": [1, 2], "b": ["x", "y", "z"]})
+    assert found[:3] == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 1, "b": "z"}]
+    assert len({json.dumps(one) for one in found}) == len(found) == 6
+    assert combinations({}) == [{}]
+
+
+@pytest.mark.parametrize(
+    ("vary", "sentence"),
+    [
+        (["method.tau="], "needs values to vary"),
+        (["method.tau=1,,2"], "needs values to vary"),
+        (["method.tau=1,1"], "has the value '1' twice"),
+        ({"method.tau": "0.1"}, "must be a list of values"),
+        ({"method.tau": []}, "needs values to vary"),
+        (["train.seed=0,1"], "use seeds in place of train.seed"),
+        (["method.tau"], "section.key=value"),
+        ({"a": range(200), "b": range(200)}, "at most 10,000 settings, but these are 40,000"),
+    ],
+)
+def test_wrong_values_are_explained(tmp_path, vary, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make_plan("digits.dcl", vary, tmp_path)
+
+
+def test_a_key_cannot_be_varied_and_set_and_seeds_are_counted(tmp_path):
+    vary = {"method.tau": [0.1]}
+    with pytest.raises(ValueError, match="varied and set at the same time"):
+        make_plan("digits.dcl", vary, tmp_path, overrides={"method.tau": 0.2})
+    for seeds in (0, 1001):
+        with pytest.raises(ValueError, match=f"seeds per setting, got {seeds:,}"):
+            make_plan("digits.dcl", vary, tmp_path, seeds=seeds)
+
+
+# The plan
+
+
+def test_runs_are_named_by_the_digest_of_their_recipe_and_shared(tmp_path):
+    plan = make_plan("digits.dcl", {"method.tau": [0.1, 0.2]}, tmp_path, seeds=2, overrides=SMALL)
+    assert len(plan.settings) == 2 and len(plan.runs) == 4
+    for run in plan.runs:
+        assert run.folder == tmp_path / "runs" / f"digits.dcl-{digest(run.recipe)}"
+    assert [s.values for s in plan.settings] == [{"method.tau": 0.1}, {"method.tau": 0.2}]
+    # two texts of one number are the same setting, so they share their run
+    same = make_plan("digits.dcl", ["method.tau=0.1,0.10"], tmp_path)
+    assert len(same.settings) == 2 and len(same.runs) == 1
+
+
+def test_the_commands_of_a_plan_train_the_planned_recipes(tmp_path, capsys):
+    words = ["sweep", "digits.dcl", "--vary", "method.tau=0.1,0.2", "--out", str(tmp_path / "o")]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--set", "train.epochs=1", "--plan"])
+    assert not ended.value.code
+    out = capsys.readouterr().out
+    head, *lines = out.splitlines()
+    assert head.startswith("2 settings, 2 runs, 2 to train") and len(lines) == 2
+    assert all(line.startswith("to train  antipode pretrain digits.dcl") for line in lines)
+    assert "--set method.tau=0.2" in lines[1] and "--set train.epochs=1" in lines[1]
+    assert not (tmp_path / "o").exists()
+
+
+# Results
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A sweep of two settings with two seeds, of which one setting cannot be trained."""
+    out = tmp_path_factory.mktemp("sweep")
+    vary = {"method.tau": [0.1, 0.3], "train.batch": [128, 5000]}
+    found = antipode.sweep(
+        "digits.dcl",
+        vary,
+        out,
+        seeds=2,
+        protocols=["knn20"],
+        overrides={"train.epochs": 1, "backbone.name": "resnet10-slim"},
+        device="cpu",
+        quiet=True,
+    )
+    return out, found
+
+
+def test_a_row_has_the_mean_and_deviation_of_the_scores_of_its_runs(finished):
+    out, found = finished
+    content = json.loads((out / "sweep.json").read_text())
+    assert content["rows"] == found.rows and len(found.rows) == 4
+    for row in found.rows:
+        stored = [Run(out / run).scores for run in row["runs"] if (out / run).exists()]
+        values = [scores["knn20"]["value"] for scores in stored if "knn20" in scores]
+        if row["values"]["train.batch"] == 5000:
+            assert row["mean"] == {} and values == []
+            continue
+        assert row["seeds"] == [0, 1] and row["scores"]["knn20"] == values
+        assert row["mean"]["knn20"] == pytest.approx(statistics.fmean(values))
+        assert row["std"]["knn20"] == pytest.approx(statistics.stdev(values))
+        assert values[0] != values[1]
+
+
+def test_a_run_that_fails_is_named_and_the_others_finish(finished):
+    out, found = finished
+    assert not found.ok and len(found.content["failed"]) == 4
+    for folder, sentence in found.content["failed"].items():
+        assert "train.batch=5000" in sentence and "5000" in sentence.partition(": ")[2]
+        assert not (out / folder / "backbone.safetensors").exists()
+    assert sum(bool(row["mean"]) for row in found.rows) == 2
+
+
+def test_the_best_setting_is_chosen_without_test_labels(finished):
+    _, found = finished
+    assert found.content["chosen_by"] == "knn-held-out"
+    means = [row["mean"].get("knn-held-out", -1) for row in found.rows]
+    assert found.content["best"]["row"] == means.index(max(means))
+    rows = [{"mean": {"a": 1.0, "b": 9.0}}, {"mean": {"a": 2.0, "b": 1.0}}, {"mean": {}}]
+    assert best_row(rows, "a") == 1 and best_row(rows, "b") == 0 and best_row(rows, "c") is None
+
+
+def test_the_same_call_again_trains_and_evaluates_nothing(finished, monkeypatch):
+    out, found = finished
+
+    def refuse(*_, **__):
+        raise AssertionError("nothing is left to do")
+
+    monkeypatch.setattr(sweep_run, "evaluate", refuse)
+    again = antipode.sweep(
+        "digits.dcl",
+        {"method.tau": [0.1, 0.3], "train.batch": [128]},
+        out,
+        seeds=2,
+        protocols=["knn20"],
+        overrides={"train.epochs": 1, "backbone.name": "resnet10-slim"},
+        device="cpu",
+        quiet=True,
+    )
+    assert again.ok and again.rows == [row for row in found.rows if row["mean"]]
+
+
+def test_the_page_holds_every_setting_and_escapes_what_it_shows(finished):
+    out, found = finished
+    text = page(found.content, out)
+    assert found.report.read_text().startswith("<!doctype html>")
+    assert text.count("<tr") == 1 + 4 and text.count("<figure>") >= 3
+    assert 'class="best"' in text and "knn-held-out" in text and "://" not in text
+    evil = json.loads(json.dumps(found.content).replace("method.tau", "<script>x"))
+    assert "<script>x" not in page(evil, out)
+
+
+# Charts
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (88.2, 91.7), (-3, 1e6), (5, 5), (1e-7, 3e-7)])
+def test_steps_are_few_round_and_cover_the_range(low, high):
+    found = steps(low, high)
+    assert found[0] <= low and found[-1] >= high and 1 <= len(found) <= 7
+    assert all(a < b for a, b in pairwise(found))
+
+
+def test_a_chart_places_points_in_proportion():
+    chart = line_chart("t", [Line("a", [(0, 0.0, 0.0), (1, 5.0, 0.0), (4, 10.0, 0.0)])])
+    points = chart.partition('points="')[2].partition('"')[0].split()
+    (x0, y0), (x1, y1), (x2, y2) = (map(float, point.split(",")) for point in points)
+    assert (x1 - x0) * 4 == pytest.approx(x2 - x0, abs=0.5)
+    assert (y1 - y0) * 2 == pytest.approx(y2 - y0, abs=0.5) and y2 < y0
+
+
+def test_a_curve_is_the_mean_over_seeds_at_its_epochs(tmp_path):
+    for name, level in (("a", 1.0), ("b", 3.0)):
+        (tmp_path / name).mkdir()
+        rows = [{"step": at, "epoch": at // 2, "loss": level * (at + 1)} for at in range(4)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / name / "metrics.jsonl").write_text(text)
+    found = mean_curve([tmp_path / "a", tmp_path / "b", tmp_path / "none"], "loss")
+    assert found == [(0.5, 2.0), (1.0, 4.0), (1.5, 6.0), (2.0, 8.0)]
+    assert mean_curve([tmp_path / "none"], "loss") == []
+
+
+@pytest.mark.slow
+def test_side_by_side_gives_the_bits_of_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr("antipode.launch.local.os.cpu_count", lambda: 1)
+    files = {}
+    for at_once in (1, 2):
+        out = tmp_path / str(at_once)
+        found = antipode.sweep(
+            "digits.dcl",
+            {"method.tau": [0.1, 0.3]},
+            out,
+            protocols=["knn20"],
+            overrides=SMALL,
+            at_once=at_once,
+            device="cpu",
+            quiet=True,
+        )
+        assert found.ok
+        files[at_once] = {
+            file.parent.name: file.read_bytes()
+            for file in Path(out).glob("runs/*/backbone.safetensors")
+        }
+    assert len(files[1]) == 2 and files[1] == files[2]

@@ -1,0 +1,275 @@
+"""Before training, `pretrain` says what was found and what it will do; labels and defaults are
+decided once and stored."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+import antipode
+from antipode.data.sources.catalog import load
+from antipode.data.sources.sizes import median_side, sampled_sizes
+from antipode.data.sources.source import Memory
+from antipode.recipe import own_data
+from antipode.recipe.resolve import resolve
+from antipode.training import pace
+from antipode.training.plan import Plan, describe
+from tests.test_cli import call
+from tests.training.runs import small_splits
+
+TINY = {"method": "simclr", "backbone": "resnet10-slim", "batch": 8, "device": "cpu"}
+DATES = ("2024-01", "2024-02")
+KEYS = {
+    *("images", "classes", "held_out", "method", "backbone", "size", "batch", "steps"),
+    *("seconds", "memory_bytes"),
+}
+
+
+def photos(root, folders=("",), images=10, side=16):
+    noise = np.random.default_rng(0)
+    for place in folders:
+        (root / place).mkdir(parents=True, exist_ok=True)
+        for at in range(images):
+            pixels = noise.integers(0, 256, (side, side + at % 3, 3), np.uint8)
+            Image.fromarray(pixels).save(root / place / f"{at}.png")
+    return f"folder:{root}"
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory):
+    """Return a run on two folders with names like dates, trained for one epoch."""
+    home = tmp_path_factory.mktemp("dated")
+    data = photos(home / "photos", DATES)
+    antipode.pretrain(data=data, out=home / "run", epochs=1, quiet=True, **TINY)
+    return home / "run"
+
+
+def test_a_plan_says_everything_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = photos(tmp_path / "photos", ("cats", "dogs"))
+    (tmp_path / "photos" / "cats" / "broken.jpg").write_bytes(b"no image")
+    before = torch.get_rng_state()
+    with pytest.warns(UserWarning, match="skipped"):
+        plan = antipode.plan(data=data, epochs=2, out="run", **TINY)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert isinstance(plan, Plan) and KEYS <= plan.json().keys()
+    assert (plan.images, plan.train_images, plan.held_out, plan.classes) == (20, 18, 2, 2)
+    assert (plan.left_out, plan.sizes) == (1, ((16, 16), (18, 16)))
+    assert (plan.size, plan.batch, plan.per_epoch, plan.steps) == (16, 8, 2, 4)
+    assert plan.seconds > 0 and plan.memory_bytes > 1e7
+    text = "\n".join(plan.lines())
+    assert 4 <= len(plan.lines()) <= 6
+    assert "20 images" in text and "1 files left out" in text and "16 x 16 to 18 x 16 px" in text
+    assert "2 classes: 2 subfolders (cats, dogs)" in text and 'labels="none"' in text
+    assert "2 images (10%) are held out" in text
+    assert "batch 8, 2 steps per epoch, 2 epochs, 4 steps" in text and "Estimated: " in text
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+def test_planning_does_not_change_the_training(tmp_path):
+    data = photos(tmp_path / "photos")
+    ask = {"data": data, "epochs": 1, **TINY}
+    first = antipode.pretrain(out=tmp_path / "first", quiet=True, **ask)
+    antipode.plan(out=tmp_path / "second", **ask)
+    second = antipode.pretrain(out=tmp_path / "second", quiet=True, **ask)
+    files = [(run.path / "backbone.safetensors").read_bytes() for run in (first, second)]
+    assert files[0] == files[1]
+
+
+def test_a_module_of_the_caller_is_not_trained_by_a_plan():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3 * 16 * 16, 8)
+
+        def forward(self, x):
+            return self.layer(x.flatten(1))
+
+    net = Net()
+    before = net.layer.weight.clone()
+    images = torch.randint(0, 256, (16, 3, 16, 16), dtype=torch.uint8)
+    plan = antipode.plan(data=TensorDataset(images), epochs=1, **TINY | {"backbone": net})
+    assert torch.equal(net.layer.weight, before)
+    assert plan.classes is None and plan.backbone == "python:Net"
+
+
+def test_the_first_lines_of_training_are_the_plan(tmp_path, capsys):
+    ask = {"data": photos(tmp_path / "photos"), "epochs": 1, **TINY}
+    antipode.pretrain(out=tmp_path / "run", **ask)
+    printed = capsys.readouterr()
+    lines = printed.err.splitlines()
+    assert lines[0].startswith("Found 10 images in folder:") and printed.out == ""
+    assert "no subfolders" in lines[1] and "No image is held out" in lines[2]
+    assert lines[3].startswith("Training simclr with resnet10-slim (stem small) on views of 16 px")
+    antipode.pretrain(out=tmp_path / "run", **ask)  # it has ended, so nothing is planned
+    assert "Found" not in capsys.readouterr().err
+    antipode.pretrain(out=tmp_path / "quiet", quiet=True, **ask)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_command_prints_a_plan_as_text_or_one_object(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = photos(tmp_path / "photos", DATES)
+    command = f"pretrain --data {data} --batch 8 --epochs 1 --device cpu --plan"
+    status, out, _ = call(command)
+    assert status == 0 and out.startswith("Found 20 images")
+    assert "2 subfolders have names like dates" in out and "--labels folders" in out
+    status, out, _ = call(f"{command} --json --labels folders")
+    plan = json.loads(out)
+    assert status == 0 and KEYS <= plan.keys() and plan["classes"] == 2 and plan["held_out"] == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_decision_is_stored_and_every_command_sees_the_same_images(dated):
+    recipe = antipode.Run(dated).recipe
+    assert recipe.data.labels == "none"
+    assert "dates" in recipe.sources["data.labels"].text
+    run = antipode.Run(dated)
+    assert run.splits().classes is None and len(run.splits().train) == 20
+    assert "data.labels" not in recipe.replaced  # nobody has set it
+    assert set(antipode.embed(run, recipe.data.name).y.tolist()) == {-1}
+    scores = antipode.evaluate(run, device="cpu")
+    assert "retrieval" in scores and scores["retrieval"].n == 20
+    # another folder is read as before: its subfolders are classes
+    other = shutil.copytree(recipe.data.name.removeprefix("folder:"), dated.parent / "copy")
+    assert antipode.Run(dated).splits(f"folder:{other}").classes == list(DATES)
+
+
+def test_a_run_of_an_earlier_version_has_folders_as_classes(dated, tmp_path):
+    old = shutil.copytree(dated, tmp_path / "old")
+    content = json.loads((old / "recipe.json").read_text())
+    del content["data"]["labels"], content["sources"]["data.labels"]
+    (old / "recipe.json").write_text(json.dumps(content))
+    assert antipode.Run(old).splits().classes == list(DATES)
+    # and so has the same recipe when it is trained again
+    again = antipode.pretrain(old / "recipe.json", out=tmp_path / "again", quiet=True)
+    assert again.recipe.data.labels == "folders"
+
+
+def test_a_run_resumes_with_the_labels_and_defaults_that_it_was_started_with(
+    tmp_path, monkeypatch, capsys
+):
+    data = photos(tmp_path / "photos", DATES)
+    ask = {"data": data, "out": tmp_path / "run", "quiet": True, **TINY} | {"batch": None}
+    monkeypatch.setitem(own_data.EPOCHS, False, ((0, 2),))
+    monkeypatch.setattr(own_data, "STEPS", 1)
+    run = antipode.pretrain(**ask)
+    weights = (run.path / "backbone.safetensors").read_bytes()
+    assert (run.recipe.train.epochs, run.recipe.train.batch) == (2, 16)
+    # a new version with other defaults, or another device
+    monkeypatch.setitem(own_data.EPOCHS, False, ((0, 9),))
+    monkeypatch.setitem(own_data.BATCH, False, 4)
+    again = antipode.pretrain(**ask)
+    assert again.recipe.train.epochs == 2 and again.recipe.data.labels == "none"
+    assert (run.path / "backbone.safetensors").read_bytes() == weights
+    with pytest.raises(ValueError, match=r'data.labels: "none" -> "folders"'):
+        antipode.pretrain(labels="folders", **ask)
+    with pytest.raises(ValueError, match=r"train.seed: 0 -> 1"):
+        antipode.pretrain(seed=1, **ask)
+
+
+def test_supervised_weights_are_offered_where_their_file_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    own = own_data.OwnData(540, 224, True)
+    on_cpu = {"train.device": "cpu"}
+    recipe = resolve(method="dcl", data="folder:x", own=own, overrides=on_cpu)
+    assert not any("ImageNet" in note for note in describe(recipe, small_splits()).notes)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "resnet18-f37072fd.pth").touch()
+    note = describe(recipe, small_splits()).notes[-1]
+    assert 'overrides={"backbone.weights": "torchvision"} starts from them' in note
+    # not where they are used already, or where there are none for the network
+    used = on_cpu | {"backbone.weights": "torchvision"}
+    again = resolve(method="dcl", data="folder:x", own=own, overrides=used)
+    slim = resolve(method="dcl", data="folder:x", own=own._replace(gpu=False), overrides=on_cpu)
+    for other in (again, slim):
+        assert not any("ImageNet" in note for note in describe(other, small_splits()).notes)
+
+
+def test_labels_are_for_folders(tmp_path):
+    with pytest.raises(ValueError, match=r'labels="none" applies to the subfolders of folder:PATH'):
+        antipode.pretrain("digits.dcl", labels="none", out=tmp_path / "run")
+    with pytest.raises(ValueError, match="one of auto, folders, none"):
+        antipode.pretrain(data="folder:x", labels="some", out=tmp_path / "run")
+    plan = describe(resolve("shapes.dcl", overrides={"train.device": "cpu"}), small_splits())
+    assert (plan.images, plan.held_out, plan.classes, plan.notes[0]) == (80, 40, 4, "4 classes.")
+
+
+def test_finetuning_takes_the_folders_that_training_ignored(dated, tmp_path):
+    data = antipode.Run(dated).recipe.data.name
+    ask = {"epochs": 1, "batch": 8, "device": "cpu", "quiet": True}
+    model = antipode.finetune(dated, data, tmp_path / "model", **ask)
+    assert list(model.classes) == list(DATES)
+
+
+def test_a_finished_run_is_extended_by_a_new_one_from_its_weights(dated, tmp_path):
+    run = antipode.Run(dated)
+    ask = {"data": run.recipe.data.name, "quiet": True, **TINY}
+    with pytest.raises(ValueError, match="cannot be extended to 3") as error:
+        antipode.pretrain(out=dated, epochs=3, **ask)
+    start = dated / "backbone.safetensors"
+    assert f'overrides={{"backbone.weights": "{start}"}} and another out' in str(error.value)
+    # without a flag for the network: the weights say which it is
+    del ask["backbone"]
+    weights = {"backbone.weights": str(start)}
+    more = antipode.pretrain(out=tmp_path / "more", epochs=3, overrides=weights, **ask)
+    assert more.recipe.backbone.name == "resnet10-slim"
+    assert more.finished and more.recipe.backbone.weights == str(start)
+
+
+@pytest.mark.slow
+def test_a_report_follows_the_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = photos(tmp_path / "photos")
+    command = f"pretrain --data {data} --epochs 1 --batch 8 --device cpu --out run --report"
+    status, out, _ = call(f"{command} --json")
+    content = json.loads(out)
+    assert status == 0 and content["report"] == str(tmp_path / "run" / "report.html")
+    assert "retrieval" in content["scores"] and content["last"]["step"] == 0
+    status, out, _ = call(command)
+    lines = out.splitlines()
+    assert status == 0 and lines[0].startswith("run: done") and lines[-1] == "run/report.html"
+    assert any("retrieval" in line for line in lines)
+
+
+def test_sizes_are_read_from_headers_and_never_from_items(tmp_path):
+    sizes = sampled_sizes(load(photos(tmp_path / "x", images=3, side=10)).pretrain)
+    assert sizes == [(10, 10), (11, 10), (12, 10)] and median_side(sizes) == 10
+    memory = Memory(torch.zeros(4, 3, 8, 6, dtype=torch.uint8))
+    assert sampled_sizes(memory) == [(6, 8)]
+
+
+def test_no_item_of_a_dataset_is_read_for_its_size():
+    class Drawn(torch.utils.data.Dataset):
+        reads = 0
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            self.reads += 1
+            return torch.zeros(3, 8 + index, 8, dtype=torch.uint8)
+
+    own = Drawn()
+    source = load(own).pretrain
+    before = own.reads
+    assert sampled_sizes(source) == [] and own.reads == before and median_side([]) is None
+
+
+def test_the_time_left_is_unknown_until_enough_steps_are_measured(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
+    clock = pace.Pace(total=100, start=0, warm=5)
+    for done in range(1, 101):
+        now += 60.0 if done <= 5 else 1.0  # the first steps are compiled
+        clock.tick(done)
+        if done < 15:
+            assert clock.left is None
+        else:
+            assert clock.left == pytest.approx(100 - done)
+    assert [pace.duration(seconds) for seconds in (9, 90, 5400)] == ["9 s", "1.5 min", "1.5 h"]
+    assert [pace.amount(count) for count in (85e7, 32e8)] == ["850 MB", "3.2 GB"]
