@@ -16,7 +16,7 @@ demo: .venv/demo
 
 # the documentation site, into site/; a broken link or a page outside the navigation fails
 docs: .venv/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "site/index.html: open it with $(BIN)/python -m http.server --directory site"
 
 .venv/docs: pyproject.toml

@@ -1,7 +1,7 @@
 """MkDocs hooks that add pages made from other files of the repository, and adapt links to them.
 
-Added are the changelog, the guide for contributors, the measurements, the examples, the reference
-of the command line, and a stylesheet with the colours of the report.
+Added are the changelog, the guide for contributors, the measurements, the examples, and a
+stylesheet with the colours of the report. The page of all commands is filled from the program.
 """
 
 import ast
@@ -33,7 +33,6 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages and the stylesheet that are made at build time."""
     made = {page: (ROOT / file).read_text() for file, page in COPIED.items() if page != "index.md"}
     made |= {page: example_page(ROOT / file) for file, page in example_pages().items()}
-    made["reference/commands.md"] = commands_page()
     made["stylesheets/colours.css"] = colour_rules()
     for uri, content in made.items():
         files.append(File.generated(config, uri, content=content))
@@ -45,6 +44,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     uri = page.file.src_uri
     if uri == "index.md":
         page.meta["hide"] = ["navigation", "toc"]  # the home page has the whole width
+    if uri == "reference/commands.md":
+        markdown += "\n" + command_sections()
     origin = {page: file for file, page in COPIED.items()}.get(uri, f"docs/{uri}")
     parts = FENCE.split(markdown)
     return "".join(
@@ -103,14 +104,10 @@ def notebook_page(file: Path) -> str:
     return "\n\n".join([*parts, f"This page is the notebook `examples/{file.name}`.\n"])
 
 
-def commands_page() -> str:
+def command_sections() -> str:
     """Return the reference of all commands, read from the command line itself."""
     program: Any = typer.main.get_command(app)
-    head = (
-        "# All commands and flags\n\nThis page is generated from the program when the site is "
-        "built. [Command line](../command-line.md) explains how the commands are used.\n"
-    )
-    return "\n".join([head, *(command_section(name, c) for name, c in program.commands.items())])
+    return "\n".join(command_section(name, c) for name, c in program.commands.items())
 
 
 def command_section(name: str, command: Any) -> str:

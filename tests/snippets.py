@@ -34,6 +34,7 @@ smaller = {
     "backbone.weights=torchvision": "backbone.weights=none",
     "resnet50": NETWORK,
     "resnet18": NETWORK,
+    "?patch_size=4": "?patch_size=8,depth=1,embed_dim=32,num_heads=2",
     "/fast/": "fast/",
     "data.root=/data": "data.root=data",
     "data.download=true": "data.download=false",
@@ -222,6 +223,7 @@ class World:
         monkeypatch.setattr(antipode, "plan", self.small_plan)
         monkeypatch.setattr(antipode, "finetune", self.small_finetune)
         self.count = 0
+        self.lent = set()  # run folders that `give_run` has copied
         self.names = given_names()
 
     def small_pretrain(self, recipe=None, *, network=NETWORK, **given):
@@ -232,6 +234,9 @@ class World:
         if not given.get("out"):
             self.count += 1
             given["out"] = self.home / "runs" / f"unnamed{self.count}"
+        if str(given["out"]) in self.lent:  # the page trains this run itself
+            shutil.rmtree(given["out"])
+            self.lent.remove(str(given["out"]))
         text = isinstance(given.get("overrides", ()), list | tuple)
         values = (
             dict(pair.split("=", 1) for pair in given.get("overrides", ()))
@@ -287,6 +292,7 @@ class World:
                 RECIPES[kind], network=self.network, out=prepared, overrides=values, quiet=True
             )
         shutil.copytree(prepared, folder)
+        self.lent.add(str(folder))
 
     def run_command(self, command):
         """Run one antipode command in this process."""
@@ -323,7 +329,7 @@ def given_names():
     vectors = [unit(torch.randn(16, 32), dim=1) for _ in range(4)]
     learner = antipode.build("mocov2", NETWORK, stem="half", queue=32)
     images = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
-    pairs = torch.utils.data.TensorDataset(images.repeat(4, 1, 1, 1), torch.arange(64) % 3)
+    pairs = torch.utils.data.TensorDataset(images.repeat(15, 1, 1, 1), torch.arange(240) % 3)
     views = [image / 255 for image in (images, images.flip(-1))]
     return {
         "antipode": antipode,

@@ -533,7 +533,9 @@ def test_evaluate_prints_the_scores_that_it_adds_to_the_run(run):
     status, out, _ = call(f"evaluate {run}")
     value, low, high = (content["knn"][key] for key in ("value", "low", "high"))
     head = f"knn: {value:.2f} % top-1 [{low:.2f}, {high:.2f}], chance 10.28, balanced "
-    assert status == 0 and out.startswith(head) and out.endswith(" (digits test, n = 360)\n")
+    first, verdict, *_ = out.splitlines()
+    assert status == 0 and first.startswith(head) and first.endswith(" (digits test, n = 360)")
+    assert verdict.startswith("verdict ")
 
 
 def test_analyse_prints_what_it_adds_to_the_run(run):

@@ -230,3 +230,34 @@ def test_the_speed_in_the_readme_is_the_last_one_measured():
     page = " ".join((ROOT / "README.md").read_text().split())
     assert f"{speed:,.0f} images/s" in page
     assert all(f"{entry['images_per_second']:,.0f}" in page for entry in session["lightly"])
+
+
+def table_rows(text):
+    """Return the rows of all tables of a document, as lists of cells."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("page", "start", "end"),
+    [
+        ("choose.md", "## Accuracy", "## Time"),
+        ("start/cifar10.md", "## What to expect", "BYOL reaches"),
+    ],
+)
+def test_accuracies_in_the_documents_are_those_of_the_readme(page, start, end):
+    measured = {row[0]: row[1:] for row in table_rows((ROOT / "README.md").read_text())}
+    text = (ROOT / "docs" / page).read_text()
+    for name, *values in table_rows(text[text.index(start) : text.index(end)])[1:]:
+        found = [value.split(" ")[0] for value in measured.get(name, [])]
+        assert values == found, f"{name}: docs/{page} has {values}, the README {found}"
+
+
+def test_the_speeds_on_choose_a_method_are_measured():
+    results = table_rows((ROOT / "benchmarks" / "RESULTS.md").read_text())
+    pairs = {(row[1], row[4]) for row in results if row[0].startswith("cifar10.") and len(row) == 6}
+    page = (ROOT / "docs" / "choose.md").read_text()
+    for _, speed, memory, minutes in table_rows(page[page.index("## Time") :])[1:]:
+        assert (speed, memory) in pairs, (speed, memory)
+        expected = 100 * 50_000 / float(speed.replace(",", "")) / 60
+        assert minutes == f"{expected:.1f} min"

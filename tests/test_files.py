@@ -1,9 +1,11 @@
 """Files are written whole or not at all, and what a killed process leaves is removed."""
 
 import os
+import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,26 @@ def test_a_block_that_fails_leaves_the_old_file_and_no_other(tmp_path):
         file.write(b"half")
         raise KeyboardInterrupt
     assert names(tmp_path) == ["x"] and (tmp_path / "x").read_text() == "old"
+
+
+@posix
+def test_a_file_gets_its_name_after_its_content_is_on_the_disk(tmp_path, monkeypatch):
+    """After a power failure, the name leads to the old content or to the new one."""
+    done = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor):
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        done.append((kind, os.fstat(descriptor).st_size if kind == "file" else 0))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(
+        Path, "replace", lambda self, to: done.append(("name", 0)) or replace(self, to)
+    )
+    with atomic_write(tmp_path / "x") as file:
+        file.write(b"content")
+    assert done == [("file", 7), ("name", 0), ("folder", 0)]
 
 
 @posix

@@ -1,5 +1,6 @@
 """Atomic file writing, and values that JSON can represent."""
 
+import errno
 import itertools
 import math
 import os
@@ -45,6 +46,13 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         raise cause from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_folder(path: Path) -> None:
+    """Raise NotADirectoryError if a file stands where a folder of `path` would have to be."""
+    place = next(place for place in path.parents if place.exists())
+    if not place.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
 
 
 def _open_temporary(path: Path) -> BinaryIO:

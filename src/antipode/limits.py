@@ -31,6 +31,7 @@ LIMITS = {
     "dim": WIDTH,
     "hidden": WIDTH,
     "bottleneck": WIDTH,
+    "layers": Limit(64, "each of them is a linear layer", least=1),
     "queue": STORE,
     "bank": STORE,
     "negatives": STORE,

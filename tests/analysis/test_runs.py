@@ -25,7 +25,7 @@ from tests.analysis.conftest import begun
 CPU = torch.device("cpu")
 TIMED = ("cost", "jcl-complexity")  # their numbers vary from call to call
 CONTRAST = ("mi-bound", "gradient-norm", "npc")
-WITH_TAU = "simclr mocov1 mocov2 npid invspread adco eqco simo dcl dclw jcl custom".split()
+WITH_TAU = "simclr mocov1 mocov2 npid invspread adco eqco simo dcl dclw jcl mocov3 custom".split()
 WITH_STORED = "mocov1 mocov2 npid adco jcl eqco".split()
 KEYS = {"settings", "values", "curves", "histograms", "notes"}
 

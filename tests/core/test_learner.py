@@ -85,6 +85,17 @@ def test_the_queries_of_the_first_pair_are_remembered():
         assert not torch.allclose(queries[first], queries[last], atol=1e-2)
 
 
+def test_the_scale_of_the_loss_begins_when_the_bank_is_full():
+    """AdCo's authors fill the bank one way, whatever the pairing is."""
+    learner = make("adco-symmetric")
+    scaled = learner.replace(scale=7.0)
+    images = batch(learner.views)
+    with torch.no_grad():
+        assert learner.objective.bank.filling and scaled(images).loss == learner(images).loss
+        learner.objective.bank.filling = False  # both learners have the same bank
+        torch.testing.assert_close(scaled(images).loss, 7 * learner(images).loss)
+
+
 # Random draws
 
 

@@ -113,6 +113,9 @@ def test_tiff_of_many_channels(planar):
 
 def test_floats_are_shares_of_white_or_refused():
     assert from_array(np.array([[0.0, 0.5, 1.0]])).flatten().tolist() == [0, 128, 255]
+    # the axis with the known number of channels, also if another one is shorter
+    assert from_array(np.zeros((3, 7, 5), np.uint8), channels=5).shape == (5, 3, 7)
+    assert from_array(np.zeros((5, 7, 3), np.uint8), channels=5).shape == (5, 7, 3)
     with pytest.raises(ValueError, match=r"from 0.0 to 7.0, but must have .* floats in \[0,1\]"):
         from_array(np.array([[0.0, 7.0]]))
     with pytest.raises(ValueError, match="shape"):

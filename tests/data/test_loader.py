@@ -326,6 +326,14 @@ def test_a_replacement_is_cropped_and_finished_with_the_numbers_of_the_broken_im
             assert torch.equal(view, expected)
 
 
+def test_a_loader_has_no_labels_that_could_leak_into_pretraining():
+    images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+    for source in (decoded(4), Memory(images, torch.arange(4))):
+        assert source.labels is not None
+        loader = Loader(source, views("simclr", size=8), batch=2, epochs=1, seed=0)
+        assert loader.source.labels is None
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

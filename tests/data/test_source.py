@@ -220,3 +220,17 @@ def test_labels_of_another_type_are_reported_and_not_used(odd):
     with pytest.warns(UserWarning, match=sentence):
         source = labelled(odd, odd)
     assert source.labels is None and len(source) == 2
+
+
+def test_the_first_image_follows_the_last_one():
+    """Damaged images at the end of a source are replaced by those at its beginning."""
+
+    def image(index):
+        if index >= 4:
+            raise ValueError("is broken")
+        return torch.full((3, 8, 8), index, dtype=torch.uint8)
+
+    source = Decoded(image, [f"{at}.png" for at in range(6)])
+    at, pixels, failures = source.read_or_next(4)
+    assert (at, int(pixels[0, 0, 0])) == (0, 0)
+    assert [failure.name for failure in failures] == ["4.png", "5.png"]

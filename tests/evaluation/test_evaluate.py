@@ -83,7 +83,7 @@ def test_scores_on_other_data_do_not_replace_the_runs_own(run, monkeypatch):
     own, plain = antipode.evaluate(run)["knn"], load
     other = replace(plain("digits"), name="other", test=plain("digits").train)
     monkeypatch.setattr(
-        "antipode.runs.run.load", lambda name, *_: other if name == "other" else plain(name)
+        "antipode.runs.run.load", lambda name, *_, **__: other if name == "other" else plain(name)
     )
     score = antipode.evaluate(run, data="other")["knn"]
     assert antipode.Run(run.path).scores["knn"] == own.json()
@@ -196,7 +196,7 @@ def test_labels_that_leave_numbers_out_are_classes_in_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (5, "data must be a name, a torch Dataset or a pair .* not int"),
+        (5, "data must be a name, the path of a folder, a Dataset .* or a pair .* not int"),
         ((own(9, 0), 5), "not TensorDataset and int"),
         ((), "not nothing"),
         ([torch.zeros(3)] * 64, "not 64 objects of type Tensor; subclass torch.utils.data.Dataset"),
@@ -405,7 +405,7 @@ def test_pretraining_never_sees_labels(tmp_path, monkeypatch):
         source = kind(images, torch.zeros(64).long())
         splits = Splits("toy", source, source, None, 32)
         for module in ("training.pretrain", "runs.run"):
-            monkeypatch.setattr(f"antipode.{module}.load", lambda *_, splits=splits: splits)
+            monkeypatch.setattr(f"antipode.{module}.load", lambda *_, splits=splits, **__: splits)
         out = tmp_path / kind.__name__
         values = {"train.epochs": 2, "train.batch": 32, "optim.network.warmup": 0}
         run = antipode.pretrain("shapes.dcl", out=out, overrides=values, quiet=True)

@@ -28,6 +28,7 @@ import antipode
 import antipode.api
 from antipode import cli
 from antipode.files import atomic_write
+from antipode.training.build import Setup
 
 NAN = float("nan")
 
@@ -91,7 +92,7 @@ def train(out, net, method="dcl", epochs=3, **more):
     given = {"method": method, "data": Images(), "backbone": net, "epochs": epochs}
     try:
         antipode.pretrain(out=out, overrides=overrides, **given, **options)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:  # a signal ends a run in a KeyboardInterrupt
         return error
     return None
 
@@ -249,6 +250,19 @@ def test_a_run_that_ends_with_a_bad_batch_is_a_good_run(tmp_path):
     assert "backbone.safetensors" in check_finite(tmp_path)
 
 
+def test_the_batch_of_the_last_finite_step_shows_whether_the_network_is_broken(
+    tmp_path, monkeypatch
+):
+    """The batches of the skipped steps may be damaged. The last 2 of 12 steps are skipped."""
+    steps = []
+    real = Setup.is_finite_at
+    monkeypatch.setattr(
+        Setup, "is_finite_at", lambda self, step: steps.append(step) or real(self, step)
+    )
+    assert train(tmp_path, Net([10, 11])) is None
+    assert steps == [9]
+
+
 def test_a_run_that_ends_with_a_broken_network_is_not(tmp_path):
     """The last steps are too few to end the run before."""
     error = train(tmp_path, Net(range(9, 100)))
@@ -375,6 +389,8 @@ ODD = {
     "an odd health": with_entry("health", {"note": 2}),
     "a health of text": with_entry("health", {"rows": "many"}),
     "a list of health": with_entry("health", [1]),
+    "an infinite health": with_entry("health", {"rows": 1, "level": float("inf")}),
+    "a health of NaN": with_entry("health", {"rows": 1, "level": NAN}),
     "an odd optimiser": with_entry("optim", {"network": {"state": 3}}),
     "a list of optimisers": with_entry("optim", [3]),
     "short momentum": shorter_momentum,

@@ -146,7 +146,7 @@ def test_an_interruption_says_how_to_repeat(monkeypatch, command):
 
     monkeypatch.setattr(antipode, command, stop)
     for more in ("", " --overwrite") if command == "finetune" else ("",):
-        status, _, err = call(f"{command} x --data digits --out y.csv{more}")
+        status, _, err = call(f"{command} random:resnet18 --data digits --out y.csv{more}")
         assert (status, err) == (130, f"antipode: {INTERRUPTED[command]}\n")
 
 

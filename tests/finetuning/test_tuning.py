@@ -223,6 +223,7 @@ def test_epochs_and_batch_follow_from_the_number_of_images(images, epochs, batch
     source = Memory(blank, torch.arange(images) % 4, None)
     settings = chosen(task(replace(bright(), train=source, pretrain=source)))
     assert (settings.epochs, settings.batch) == (epochs, batch)
+    assert settings.warmup == (5.0 if epochs >= 50 else 3.0)
 
 
 def test_the_optimiser_follows_from_the_network_and_learning_rates_from_the_start():

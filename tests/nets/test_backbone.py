@@ -23,6 +23,27 @@ def test_same_keys_and_outputs_as_torchvision(name):
     assert width(ours) == theirs(x).shape[1]
 
 
+def test_convolutions_start_as_torchvisions():
+    """The variance is that of He et al. 2015 by the number of outputs."""
+    torch.manual_seed(0)
+    convolutions = [part for part in backbone("resnet18").modules() if isinstance(part, nn.Conv2d)]
+    for part in convolutions:
+        outputs = part.out_channels * part.kernel_size[0] * part.kernel_size[1]
+        assert part.weight.std().item() == pytest.approx((2 / outputs) ** 0.5, rel=0.05)
+    assert len(convolutions) == 20
+
+
+def test_only_the_layers_that_were_asked_for_have_biases_and_scales():
+    kinds = [(hidden, last, affine) for hidden in (0, 1) for last in (0, 1) for affine in (0, 1)]
+    for hidden, last, affine in kinds:
+        options = {"hidden_bias": bool(hidden), "last_bias": bool(last)}
+        net = mlp([4, 5, 6, 3], norm="batch", last_norm=True, last_affine=bool(affine), **options)
+        linear = [part for part in net if isinstance(part, nn.Linear)]
+        norms = [part for part in net if isinstance(part, BatchNorm)]
+        assert [part.bias is not None for part in linear] == [hidden, hidden, last]
+        assert [part.weight is not None for part in norms] == [True, True, bool(affine)]
+
+
 @pytest.mark.parametrize("name", RESNETS)
 def test_every_name_builds_and_states_its_width(name):
     with torch.device("meta"):

@@ -1,6 +1,7 @@
 """The values of the recipes are those of the papers, and each has a source."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from antipode.data.views.views import views
 from antipode.nets.backbone import backbone
 from antipode.papers import arguments, build, methods
 from antipode.recipe.datasets import DATASETS, LISTED
-from antipode.recipe.layer import RecipeContext
+from antipode.recipe.layer import RecipeContext, steps
 from antipode.recipe.listed import list_recipes, variants
 from antipode.recipe.recipe import Recipe
 from antipode.recipe.resolve import resolve
@@ -476,3 +477,13 @@ def test_a_custom_methods_queue_and_bank_follow_the_number_of_images():
         asked = {"method.negatives": kinds}
         chosen = resolve("cifar10.simclr", method="custom", overrides=asked).method.arguments
         assert (chosen["queue"], chosen["bank"]) == expected, kinds
+
+
+def test_the_epochs_of_a_paper_are_scaled_to_the_nearest_epochs_of_a_run_and_never_equal():
+    def scaled(epochs, *at):
+        layer = steps(SimpleNamespace(epochs=epochs), "a paper", *at)
+        return layer["optim.network.at"][0]
+
+    assert scaled(200, 120, 160) == (120, 160) and scaled(33, 120, 160) == (20, 26)
+    assert scaled(34, 120, 160) == (20, 27) and scaled(3, 120, 160, 190) == (2, 3, 4)
+    assert scaled(1, 120, 160) == (1, 2)

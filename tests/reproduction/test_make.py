@@ -17,6 +17,7 @@ import antipode
 from antipode import cli
 from antipode.evaluation.protocol import Protocol, protocols
 from antipode.evaluation.score import Result
+from antipode.launch.task import duration
 from antipode.nets.weights import read
 from antipode.recipe.resolve import resolve
 from antipode.reproduction import make, measure, picture, present, scenes
@@ -498,7 +499,7 @@ def test_a_text_of_a_long_curve_says_what_it_leaves_out_and_keeps_the_papers_num
 
 
 def test_durations_and_numbers_are_for_people():
-    assert [present.duration(x) for x in (5, 89, 120, 7200)] == ["5 s", "89 s", "2 min", "2.0 h"]
+    assert [duration(x) for x in (5, 89, 120, 7200)] == ["5 s", "89 s", "2 min", "2.0 h"]
     assert [present.number(x) for x in (None, 0.0, 71.94, -1.518, 0.00123)] == [
         "-",
         "0.0",

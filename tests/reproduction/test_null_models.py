@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from antipode import rng
+from antipode.analysis import contrast
 from antipode.analysis.catalog import analyses
 from antipode.analysis.embeddings import RunEmbeddings, ViewEmbeddings
 from antipode.analysis.formulas import information, query_terms
@@ -23,6 +24,12 @@ DIM = 64
 IMAGES = 1100  # more than the largest batch of DCL's figure 1
 UNTRAINED = 45.0  # accuracy of an untrained network in %
 ACCURACY = {"random": 10.0, "untrained": UNTRAINED, "collapsed": 10.0}
+
+
+@pytest.fixture(autouse=True)
+def fewer_queries(monkeypatch):
+    """An eighth of the queries is enough to tell a null model from a trained one."""
+    monkeypatch.setattr(contrast, "QUERIES", (128, 128))
 
 
 def vectors(null, n, views, generator):

@@ -101,16 +101,16 @@ def test_a_step_that_is_not_finite_changes_nothing_of_any_optimiser(kind, value)
     assert not equal(state(step)["optim"], before["optim"])
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("kind", OPTIMISERS)
 @pytest.mark.parametrize("variant", ["simclr", "mocov2", "byol", "adco", "npid-nce", "jcl"])
-def test_the_check_changes_no_bit_of_a_finite_step(variant, kind, accumulate):
+def test_the_check_changes_no_bit_of_a_finite_step(variant, kind):
+    accumulate = 1 + (len(variant) + len(kind)) % 2  # each method and optimiser has both
     ended = []
     for checks in (True, False):
         torch.manual_seed(3)
         step = stepping(make(variant), accumulate, **OPTIMISERS[kind])
         step.checks = checks
-        ended.append((take(step, 5), state(step)))
+        ended.append((take(step, 4), state(step)))
     assert equal(*ended)
 
 

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from antipode.files import atomic_write, finite
+from antipode.files import atomic_write, check_folder, finite
 from antipode.json_text import number
 from antipode.names import printable
 from antipode.reporting import provenance, seed_groups
@@ -63,6 +63,7 @@ def write(runs: Sequence[Run], out: Path | None = None, *, images: bool = True) 
         raise ValueError(
             f"{file} is a directory, not a file: use {option('out', f'{file}/report.html')}"
         )
+    check_folder(file)  # before the pictures are drawn
     text = page(runs, images=images)
     with atomic_write(file) as handle:
         handle.write(text.encode("utf-8", "backslashreplace"))
