@@ -42,6 +42,7 @@ from antipode.data.sources import catalog
 from antipode.data.sources.source import subset
 from antipode.data.sources.splits import Splits
 from antipode.names import unknown
+from antipode.recipe import opening
 from antipode.recipe.recipe import HARMLESS
 from antipode.recipe.resolve import resolve
 from antipode.runs import run as runs
@@ -177,7 +178,8 @@ def hold_out() -> None:
         test = subset(splits.train, held_out.nonzero().flatten())
         return replace(splits, pretrain=train, train=train, test=test)
 
-    training.load = load  # data for pretraining
+    opening.load = load  # data for pretraining
+    training.load = load  # data for pretraining by a complete recipe
     runs.load = load  # data for evaluation
     analyses.load = load  # data for analyses
 

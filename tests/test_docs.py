@@ -185,6 +185,7 @@ def test_every_example_is_listed_in_the_guides_and_in_the_navigation():
         assert f"examples/{path.stem}.md" in navigation, path.name
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_takes_any_method_policy_and_backbone():
     words = "--method msbreg --policy byol --backbone resnet10-slimx2 --batch 32 --quick".split()
     process = run_script(ROOT / "examples" / "own_loop.py", *words)

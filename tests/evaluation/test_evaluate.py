@@ -404,11 +404,12 @@ def test_pretraining_never_sees_labels(tmp_path, monkeypatch):
     for kind in (Memory, Forbidden):
         source = kind(images, torch.zeros(64).long())
         splits = Splits("toy", source, source, None, 32)
-        for module in ("training.pretrain", "runs.run"):
+        for module in ("recipe.opening", "runs.run"):
             monkeypatch.setattr(f"antipode.{module}.load", lambda *_, splits=splits, **__: splits)
         out = tmp_path / kind.__name__
         values = {"train.epochs": 2, "train.batch": 32, "optim.network.warmup": 0}
         run = antipode.pretrain("shapes.dcl", out=out, overrides=values, quiet=True)
+        assert run.metrics()[-1]["step"] == 3  # two epochs of two steps: the images of the toy
         weights.append(run.backbone().state_dict())
     assert all(
         torch.equal(a, b) for a, b in zip(*(state.values() for state in weights), strict=True)
