@@ -2,6 +2,13 @@ import os
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# how long an example takes depends on the machine, and on what else runs there
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # one thread per worker: two workers share two cores, and sums come out in one order
 if "PYTEST_XDIST_WORKER" in os.environ:
