@@ -100,7 +100,7 @@ def test_paths_of_the_source_in_documents_exist(path):
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-SLOW_EXAMPLES = {"fine_tune", "hugging_face", "lightning_module", "own_backbone"}
+SLOW_EXAMPLES = {"add_a_method", "fine_tune", "hugging_face", "lightning_module", "own_backbone"}
 OPTIONAL = ("accelerate", "datasets", "lightning", "transformers")
 
 

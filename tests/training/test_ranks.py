@@ -92,6 +92,7 @@ def test_all_ranks_skip_a_step_that_is_not_finite_on_one_of_them(two, tmp_path, 
         assert torch.allclose(value.double(), shared[name].double(), rtol=1e-9, atol=1e-11), name
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_enter_a_queue_in_the_order_of_one_process(tmp_path):
     """The queue is smaller than the batch, so the order of the keys decides which of them stay."""
     more = DOUBLE | {"train.accumulate": 2, "method.queue": 12}
