@@ -310,12 +310,13 @@ def harness(tmp_path, trials, seed):
 
 
 def test_a_bad_step_at_any_time_reaches_no_file(tmp_path):
-    harness(tmp_path, 4, seed=0)
+    assert sum(harness(tmp_path, 4, seed=0).values()) == 4
 
 
 @pytest.mark.slow
 def test_fifty_bad_steps_at_random_times_reach_no_file(tmp_path):
-    print(harness(tmp_path, 50, seed=1))
+    counts = harness(tmp_path, 50, seed=1)
+    assert sum(counts.values()) == 50 and min(counts.values()) > 10, counts
 
 
 # Checkpoints

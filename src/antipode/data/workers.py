@@ -43,7 +43,7 @@ class Ring:
         return [view[number, :count] for view in self.views]
 
     def pin(self) -> None:
-        """Pin the memory, so that a GPU copies from it while the host goes on."""
+        """Pin the memory, so that a GPU copies from it while the host continues."""
         size = self.flat.numel()
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         code = int(runtime.cudaHostRegister(self.flat.data_ptr(), size, 0))

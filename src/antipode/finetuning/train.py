@@ -80,12 +80,7 @@ def finetune(
     if dist.world() > 1:
         raise ValueError("finetune trains on one device: start it without torchrun")
     subject = opened(run, data=_name(data), seed=seed, module=backbone)
-    if subject.network is None:
-        subject.check_finished()
-    # subfolders are classes, even if the run was trained on the same folder without labels
-    images = load(data, subject.root) if isinstance(data, str) else data
-    task = task_for(subject, images, where, seed)
-    _check_labels(task.splits)
+    task = _task(subject, data, where, seed)
     scratch = subject.network is not None and subject.network.kind == "random"
     tuning = chosen(
         task,
@@ -103,6 +98,17 @@ def finetune(
         tuned = tune(task, tuning)
         _write(out, subject, task, tuning, tuned)
     return load_classifier(out, tuned.backbone)
+
+
+def _task(subject: Run, data: Given | Splits, device: torch.device, seed: int) -> Task:
+    """Return the backbone on the labelled images. Raises ValueError for an unfinished run."""
+    if subject.network is None:
+        subject.check_finished()
+    # subfolders are classes, even if the run was trained on the same folder without labels
+    images = load(data, subject.root) if isinstance(data, str) else data
+    task = task_for(subject, images, device, seed)
+    _check_labels(task.splits)
+    return task
 
 
 def _name(data: Given | Splits) -> str:

@@ -41,7 +41,7 @@ class Normal(NamedTuple):
 
 
 class About(NamedTuple):
-    """What a file says about the network that its weights belong to. None means nothing is said.
+    """What a file states about the network of its weights. A value of None is not stated.
 
     Args:
         backbone: the name of the network, such as "resnet50".

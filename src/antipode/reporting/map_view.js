@@ -1,8 +1,8 @@
 // The drawing of the embedding map: tens of thousands of points on a canvas that moves and zooms.
 // Points are written into the pixels of the canvas, which is faster than drawing each of them.
 
-// Shapes by class number, so that classes are told apart without colours, too. Each function says
-// whether a place (x, y) in [-1, 1] belongs to the shape.
+// Shapes by class number, so that classes can also be distinguished without colours. Each function
+// returns whether a place (x, y) in [-1, 1] belongs to the shape.
 const SHAPES = [
   (x, y) => x * x + y * y <= 1, // disc
   (x, y) => Math.abs(x) <= 0.85 && Math.abs(y) <= 0.85, // square
