@@ -5,6 +5,7 @@ Users write texts `section.key=value`, nested JSON files, and texts where number
 
 import types
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -141,7 +142,7 @@ def convert(key: str, value: Any, kind: Any) -> Any:
     A text is first read as JSON, and taken as it is if that does not fit. `key` names the value in
     the error. A whole number must not exceed the limit of its key (`antipode.limits`).
     """
-    adapter = TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
+    adapter = _adapter(kind)
     whole = _accepts(kind, int) and not _accepts(kind, float)
     for candidate in _candidates(value):
         if isinstance(candidate, bool) and not _accepts(kind, bool):
@@ -156,6 +157,12 @@ def convert(key: str, value: Any, kind: Any) -> Any:
     match = closest(value, choices, 0.6) if isinstance(value, str) else None
     hint = f", did you mean {match!r}?" if match else ""
     raise ValueError(f"{key} must be {allowed(kind)}, not {brief(value)}{hint}")
+
+
+@lru_cache(maxsize=256)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return what validates values of an annotation; building it takes longer than using it."""
+    return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
 
 
 def _candidates(value: Any) -> list[Any]:

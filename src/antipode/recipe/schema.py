@@ -1,7 +1,8 @@
 """The sections of a recipe: their keys, types and ranges, and the defaults that no paper gives."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -204,7 +205,8 @@ SECTIONS: dict[str, type[Section]] = {
 GROUPS = ("network", "predictor", "bank")
 
 
-def fields() -> dict[str, tuple[Any, Any]]:
+@cache
+def fields() -> Mapping[str, tuple[Any, Any]]:
     """Return the annotation and the default of every key, except arguments of methods and policies.
 
     The default is `...` if the key has none.
