@@ -15,6 +15,32 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each worker whole files, so that what a file sets up is set up once.
+
+    Tests of one `xdist_group` stay together as well. Without this, `loadgroup` schedules every
+    other test by itself, and its bookkeeping grows with the square of their number.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Files(LoadGroupScheduling):
+        def _split_scope(self, nodeid):
+            return super()._split_scope(nodeid).partition("::")[0]
+
+    return Files(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_landmarks():
+    """Let t-SNE place few images in the maps of reports, which takes most of their time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("antipode.reporting.embedding_map.LANDMARKS", 100)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)

@@ -75,7 +75,14 @@ def check(result):
     assert all(math.isfinite(number) for number in numbers(result))
 
 
-@pytest.mark.parametrize("method", methods())
+# one method of each kind: stored negatives or none, with and without a temperature
+FIRST = ("adco", "byol", "dcl", "jcl")
+METHODS = [
+    name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in methods()
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_every_analysis_fits_a_method_or_says_which_have_it(method, tmp_path):
     home = begun(method, tmp_path / method)
     results = analyse(home, images=24)[method]

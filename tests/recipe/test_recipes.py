@@ -68,7 +68,9 @@ def test_every_recipe_resolves_survives_a_file_and_names_its_sources(name, tmp_p
     assert set(recipe.method.arguments) == set(arguments(recipe.method.name))
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 3, 15, 1000])
+@pytest.mark.parametrize(
+    "epochs", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 15)), 1000]
+)
 def test_every_recipe_takes_any_number_of_epochs(epochs):
     for name in list_recipes():
         assert resolve(name, flags={"train.epochs": epochs}).train.epochs == epochs

@@ -1,7 +1,7 @@
 """Test the page in a real browser.
 
 Needs playwright and Chromium. ANTIPODE_CHROMIUM is the path of Chromium; without it the PATH is
-searched. Screenshots are written to `artefacts/`, which git ignores.
+searched. If ANTIPODE_SCREENSHOTS is set, screenshots are written to `artefacts/`, which git ignores.
 """
 
 import json
@@ -84,9 +84,10 @@ class Tab:
         assert self.page.evaluate(broken) == []
 
     def keep(self, name):
-        """Write a screenshot of the whole page."""
-        ARTEFACTS.mkdir(exist_ok=True)
-        self.page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
+        """Write a screenshot of the whole page, if the user wants to look at it."""
+        if "ANTIPODE_SCREENSHOTS" in os.environ:
+            ARTEFACTS.mkdir(exist_ok=True)
+            self.page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
 
     def tip(self):
         return self.page.inner_text("#tip") if self.page.is_visible("#tip") else ""
@@ -487,6 +488,8 @@ def test_two_hundred_runs_stay_small_and_open_at_once(browser, two_hundred):
             assert len(lines) == 200 and max(line.count("L") for line in lines) < 300
             tab.page.fill("#filter", "method.name=simclr")
             assert tab.page.locator("#training .line").count() == 50
+        if seconds[-1] < 3:
+            break
     assert min(seconds) < 3, seconds
 
 

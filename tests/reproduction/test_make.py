@@ -89,15 +89,42 @@ def refuse(*_, **__):
     raise AssertionError("this must not be called")
 
 
+def record_first(monkeypatch, module, name, calls):
+    """Record the first argument of every call of a function."""
+    function = getattr(module, name)
+
+    def recording(first=None, *rest, **keywords):
+        calls.append(first)
+        return function(first, *rest, **keywords)
+
+    monkeypatch.setattr(module, name, recording)
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made_with_calls(tmp_path_factory):
+    """The outcome of the toy item with two seeds, and the calls of four functions that made it."""
+    calls = {"resolve": [], "pretrain_recipe": [], "evaluate": [], "analyse": []}
+    importers = [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("antipode.") and getattr(module, "resolve", None) is resolve
+    ]
+    assert sys.modules["antipode.reproduction.plan"] in importers
+    with pytest.MonkeyPatch.context() as patch:
+        for module in importers:
+            record_first(patch, module, "resolve", calls["resolve"])
+        record_first(patch, make, "pretrain_recipe", calls["pretrain_recipe"])
+        record_first(patch, measure, "evaluate", calls["evaluate"])
+        record_first(patch, measure, "analyse", calls["analyse"])
+        patch.setitem(items(), "toy.table1", toy(seeds=2))
+        out = tmp_path_factory.mktemp("made")
+        return antipode.reproduce("toy.table1", scale="smoke", out=out, quiet=True), calls
+
+
+@pytest.fixture(scope="module")
+def made(made_with_calls):
     """The outcome of the toy item with two seeds, made once for all tests."""
-    items()["toy.table1"] = toy(seeds=2)
-    out = tmp_path_factory.mktemp("made")
-    try:
-        return antipode.reproduce("toy.table1", scale="smoke", out=out, quiet=True)
-    finally:
-        del items()["toy.table1"]
+    return made_with_calls[0]
 
 
 def test_cells_hold_the_scores_of_the_runs(made):
@@ -183,45 +210,15 @@ def test_a_score_of_another_seed_is_made_again(made, toys):
     assert Run(first.folder).scores["knn20"]["seed"] == first.seed
 
 
-def test_each_new_run_is_resolved_once_and_opened_once(toys, monkeypatch, tmp_path):
+def test_each_new_run_is_resolved_once_and_opened_once(made_with_calls):
     """The plan resolves the recipes. Training uses them, and all measures use one open run."""
-    toys(seeds=2)
-    calls = []
-
-    def resolve_and_count(*arguments, **keywords):
-        calls.append((arguments, keywords))
-        return resolve(*arguments, **keywords)
-
-    importers = [
-        module
-        for name, module in sys.modules.items()
-        if name.startswith("antipode.") and getattr(module, "resolve", None) is resolve
-    ]
-    assert sys.modules["antipode.reproduction.plan"] in importers
-    for module in importers:
-        monkeypatch.setattr(module, "resolve", resolve_and_count)
-    trained, evaluated, analysed = [], [], []
-    record_first(monkeypatch, make, "pretrain_recipe", trained)
-    record_first(monkeypatch, measure, "evaluate", evaluated)
-    record_first(monkeypatch, measure, "analyse", analysed)
-    outcome = make.reproduce("toy.table1", "smoke", tmp_path, quiet=True)
+    outcome, calls = made_with_calls
     runs = outcome.plan.runs
     assert outcome.ok and len(runs) == 4
-    assert len(calls) == 4, "once for each run"
-    assert all(a is run.recipe for a, run in zip(trained, runs, strict=True))
-    assert [run.path for run in evaluated] == [run.folder for run in runs]
-    assert all(a is b for a, (b,) in zip(evaluated, analysed, strict=True))
-
-
-def record_first(monkeypatch, module, name, calls):
-    """Record the first argument of every call of a function."""
-    function = getattr(module, name)
-
-    def recording(first, *rest, **keywords):
-        calls.append(first)
-        return function(first, *rest, **keywords)
-
-    monkeypatch.setattr(module, name, recording)
+    assert len(calls["resolve"]) == 4, "once for each run"
+    assert all(a is run.recipe for a, run in zip(calls["pretrain_recipe"], runs, strict=True))
+    assert [run.path for run in calls["evaluate"]] == [run.folder for run in runs]
+    assert all(a is b for a, (b,) in zip(calls["evaluate"], calls["analyse"], strict=True))
 
 
 def test_another_item_of_the_folder_reuses_its_runs(made, monkeypatch):
@@ -510,6 +507,7 @@ def test_durations_and_numbers_are_for_people():
     assert [present.number(x) for x in (0.9996, 1.0, 3.5)] == ["0.9996", "1", "3.5"]
 
 
+@pytest.mark.slow
 def test_one_item_from_end_to_end(capsys, tmp_path):
     """DCL's figure 1 at scale smoke, as a user calls it: train, analyse, draw, check the laws."""
     status, out, err = run(capsys, "reproduce", "dcl.fig1", "--out", str(tmp_path))

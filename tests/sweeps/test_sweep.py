@@ -103,7 +103,7 @@ def test_the_commands_of_a_plan_train_the_planned_recipes(tmp_path, capsys):
 def finished(tmp_path_factory):
     """A sweep of two settings with two seeds, of which one setting cannot be trained."""
     out = tmp_path_factory.mktemp("sweep")
-    vary = {"method.tau": [0.1, 0.3], "train.batch": [128, 5000]}
+    vary = {"method.tau": [0.1, 0.3], "train.batch": [500, 5000]}
     found = antipode.sweep(
         "digits.dcl",
         vary,
@@ -160,7 +160,7 @@ def test_the_same_call_again_trains_and_evaluates_nothing(finished, monkeypatch)
     monkeypatch.setattr(sweep_run, "evaluate", refuse)
     again = antipode.sweep(
         "digits.dcl",
-        {"method.tau": [0.1, 0.3], "train.batch": [128]},
+        {"method.tau": [0.1, 0.3], "train.batch": [500]},
         out,
         seeds=2,
         protocols=["knn20"],

@@ -42,7 +42,7 @@ def test_the_span_is_the_stored_vectors_over_the_batch(kept, batch, steps):
 
 
 def test_training_says_so_once_and_only_for_methods_that_store_negatives(tmp_path, capfd):
-    flags = {"epochs": 1, "batch": 128}
+    flags = {"epochs": 1, "batch": 256}
     for name, expected in {"mocov2": 1, "simclr": 0}.items():
         antipode.pretrain(f"digits.{name}", out=tmp_path / name, **flags)
         assert capfd.readouterr().err.count("The loss may rise during the") == expected

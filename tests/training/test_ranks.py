@@ -25,7 +25,7 @@ from tests.training.runs import (
 
 pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("ranks")]
 
-EPOCHS = 12  # of two steps each
+EPOCHS = 4  # of two steps each
 METHODS = ["simclr", "mocov2", "adco", "dclw", "msbreg"]
 DOUBLE = {"train.precision": "fp64"}
 DEATH = random.Random(3).randrange(2, 2 * EPOCHS)
@@ -65,7 +65,7 @@ def test_two_ranks_under_torchrun_train_like_one(two, method, tmp_path):
     out, done = two
     pretrain(tmp_path / method, method, EPOCHS, DOUBLE)
     one, other = curves(RunFolder(tmp_path / method), RunFolder(out / method))
-    assert len(one) == 24, done.stderr
+    assert len(one) == 2 * EPOCHS, done.stderr
     for a, b in zip(one, other, strict=True):
         assert a == pytest.approx(b, rel=1e-9, abs=1e-11)
     single, shared = (last(path / method) for path in (tmp_path, out))
@@ -82,7 +82,7 @@ def test_all_ranks_skip_a_step_that_is_not_finite_on_one_of_them(two, tmp_path, 
     """Only the loss of rank 1 is infinite; gradients are averaged, and finite on both ranks."""
     out, done = two
     rows = RunFolder(out / "byol").metrics()
-    assert [row.get("skipped", 0) for row in rows] == [0] * 5 + [1] * 19, done.stderr
+    assert [row.get("skipped", 0) for row in rows] == [0] * 5 + [1] * 3, done.stderr
     digests = [(out / "byol" / f"rank-{rank}.digest").read_text() for rank in range(2)]
     assert digests[0] == digests[1]
     monkeypatch.setattr(Step, "_gradients", spoiled(Step._gradients, 5, rank=0))
@@ -126,18 +126,19 @@ def test_a_rank_that_is_killed_ends_the_other_soon_and_with_a_sentence(two):
 def test_torchrun_starts_again_from_the_last_checkpoint(tmp_path, overwrite):
     """Each rank is killed once. The second attempt resumes the first one, also with --overwrite."""
     chance = random.Random(7)
+    epochs = 12
     options = {"train.checkpoint_every": 1}
     die = [f"1@{chance.randrange(4, 10)}", f"0@{chance.randrange(12, 18)}"]
-    whole = launch(tmp_path / "whole", methods=["adco"], epochs=EPOCHS, more=options)
+    whole = launch(tmp_path / "whole", methods=["adco"], epochs=epochs, more=options)
     assert whole.returncode == 0, whole.stderr
     if overwrite:
-        pretrain(tmp_path / "killed" / "adco", "adco", EPOCHS, {"train.seed": 1})
+        pretrain(tmp_path / "killed" / "adco", "adco", epochs, {"train.seed": 1})
     again = launch(
         tmp_path / "killed",
         "--max-restarts",
         "2",
         methods=["adco"],
-        epochs=EPOCHS,
+        epochs=epochs,
         more=options,
         die=die,
         overwrite=overwrite,

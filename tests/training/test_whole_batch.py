@@ -59,7 +59,7 @@ def trained(learner, **options):
     return record | {f"state {name}": value for name, value in learner.state_dict().items()}
 
 
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in JOINT])
 def test_parts_give_the_gradient_of_the_whole_batch(double, variant, parts):
     """Losses, metrics, gradients, weights, queue, bank and running statistics are equal."""
