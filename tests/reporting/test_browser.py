@@ -1,7 +1,7 @@
 """Test the page in a real browser.
 
 Needs playwright and Chromium. ANTIPODE_CHROMIUM is the path of Chromium; without it the PATH is
-searched. If ANTIPODE_SCREENSHOTS is set, screenshots are written to `artefacts/`, which git ignores.
+searched. If ANTIPODE_SCREENSHOTS is set, screenshots are written to `artefacts/`.
 """
 
 import json
