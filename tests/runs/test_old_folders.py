@@ -43,7 +43,7 @@ def test_an_old_folder_opens_and_scores_as_it_did(folder):
 def test_an_old_folder_opens_with_one_warning(folder, use):
     """Its weights state neither a digest nor the stem, which its recipe does."""
     uses = {
-        "evaluate": lambda: antipode.evaluate(folder, ["knn20", "linear-fast"]),
+        "evaluate": lambda: antipode.evaluate(folder, ["knn20", "knn10"]),
         "embed": lambda: antipode.embed(folder, "digits"),
         "export": lambda: antipode.export(folder, "safetensors", folder / "out.safetensors"),
         "file": lambda: antipode.load_backbone(f"file:{folder}@resnet10-slim"),

@@ -159,13 +159,16 @@ def test_a_run_resumes_with_the_labels_and_defaults_that_it_was_started_with(
     monkeypatch.setattr(own_data, "STEPS", 1)
     run = antipode.pretrain(**ask)
     weights = (run.path / "backbone.safetensors").read_bytes()
+    written = (run.path / "recipe.json").read_text()
     assert (run.recipe.train.epochs, run.recipe.train.batch) == (2, 16)
+    assert '"data.labels": "decided: ' in written
     # a new version with other defaults, or another device
     monkeypatch.setitem(own_data.EPOCHS, False, ((0, 9),))
     monkeypatch.setitem(own_data.BATCH, False, 4)
     again = antipode.pretrain(**ask)
     assert again.recipe.train.epochs == 2 and again.recipe.data.labels == "none"
     assert (run.path / "backbone.safetensors").read_bytes() == weights
+    assert (run.path / "recipe.json").read_text() == written, "with all sources, in their order"
     with pytest.raises(ValueError, match=r'data.labels: "none" -> "folders"'):
         antipode.pretrain(labels="folders", **ask)
     with pytest.raises(ValueError, match=r"train.seed: 0 -> 1"):

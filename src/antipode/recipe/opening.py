@@ -35,7 +35,7 @@ def open_data(
         root = request.get("data.root")
         download = bool(request.get("data.download"))
         splits = load(request.data, root, download, labels=labels)
-    return splits, _decided(request, labels, splits)
+    return splits, _decided(request, labels, splits, stored)
 
 
 def open_recipe(request: Request, splits: Splits, stored: Recipe | None = None) -> Recipe:
@@ -82,8 +82,11 @@ def _labels(request: Request, stored: Recipe | None) -> Labels:
     return stored.data.labels if stored is not None and value == "auto" else value
 
 
-def _decided(request: Request, labels: Labels, splits: Splits) -> Request:
-    """Return the request with the decision in the place of "auto"."""
+def _decided(request: Request, labels: Labels, splits: Splits, stored: Recipe | None) -> Request:
+    """Return the request with the decision in the place of "auto".
+
+    A run that is resumed keeps the source of its own decision.
+    """
     if not request.data.startswith("folder:"):
         asked = {key: value for key, value in request.asked.items() if key != "data.labels"}
         return request._replace(asked=asked)
@@ -91,13 +94,17 @@ def _decided(request: Request, labels: Labels, splits: Splits) -> Request:
         decision = "folders" if splits.classes else "none"
         settled = decision, Source(f"decided: {splits.labelling}")
     else:
-        before = request.values.get("data.labels", ("", Source("as the run was started with")))
-        settled = labels, before[1]
+        before = stored.sources if stored is not None else {}
+        source = before.get("data.labels", Source("as the run was started with"))
+        settled = labels, request.values.get("data.labels", ("", source))[1]
     return request._replace(asked=request.asked | {"data.labels": settled})
 
 
 def _resumed(recipe: Recipe, stored: Recipe, request: Request) -> Recipe:
-    """Return a recipe with the stored values of all settings that the user never gave."""
+    """Return a recipe with the stored values of all settings that the user never gave.
+
+    The order is that of the stored recipe, so that the file of a resumed run does not change.
+    """
     before = stored.layer()
     values = {
         key: value
@@ -109,4 +116,5 @@ def _resumed(recipe: Recipe, stored: Recipe, request: Request) -> Recipe:
         for key, value in recipe.layer().items()
         if key in request.values or isinstance(before.get(key, value)[1], Given)
     }
-    return assemble(values, recipe.name, recipe.replaced)
+    ordered = {key: values[key] for key in (*before, *values) if key in values}
+    return assemble(ordered, recipe.name, recipe.replaced)
