@@ -15,6 +15,7 @@ Shapes: N queries, K vectors, D dimensions, and tiles (C,R) of C vectors and R q
 
 import math
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,8 @@ WHOLE = {"cpu": 1 << 20, "cuda": 1 << 24}
 # The bytes of a tile. It should stay in the cache between the passes over it, which is 50 MiB on an
 # H200; smaller tiles have more overhead.
 TILE = {"cpu": 1 << 22, "cuda": 1 << 25}
+# Whether a CUDA device runs the kernels of core/fused.py where they can compute a problem.
+KERNELS = True
 # The largest lot of a vector, which stands for a vector that cannot be drawn.
 NEVER = (1 << 63) - 1
 
@@ -160,6 +163,15 @@ def _limits(rule: Sequence[Tensor], count: int) -> Tensor:
     return limits
 
 
+def _kernels(query: Tensor, vectors: Tensor, rule: Sequence[Tensor]) -> Any:
+    """Return the module core/fused.py if it can compute this problem, else None."""
+    if not (KERNELS and query.is_cuda and find_spec("triton")):
+        return None
+    from antipode.core import fused  # noqa: PLC0415 (Triton exists for CUDA only)
+
+    return fused if fused.usable(query, vectors, rule) else None
+
+
 def _forward(
     query: Tensor,
     vectors: Tensor,
@@ -174,6 +186,10 @@ def _forward(
     vectors are drawn.
     """
     n, dim = query.shape
+    if not count and (kernels := _kernels(query, vectors, rule)) is not None:
+        with torch.cuda.device_of(query):
+            found = kernels.forward(query, vectors, rule, pulled, summed)
+        return *found, query.new_empty(0, dtype=torch.int64)
     limits = _limits(rule, count) if count else query.new_empty(0, dtype=torch.int64)
     rule = [*rule, limits] if count else rule
     repel = query.new_empty(n)
@@ -234,6 +250,9 @@ def _backward(
     from_query = grad[:, None] * pull if wants_query else query.new_empty(0)
     if not wants_vectors:
         return from_query, query.new_empty(0)
+    if (kernels := _kernels(query, vectors, rule)) is not None:
+        with torch.cuda.device_of(query):
+            return from_query, kernels.backward(grad, query, vectors, repel, rule)
     from_vectors = torch.zeros_like(vectors)
     scaled = grad[:, None] * query
     rows, columns = _tile(len(query), len(vectors), query)

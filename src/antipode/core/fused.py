@@ -1,0 +1,179 @@
+"""The streamed log-sum-exp on a CUDA device: tiles that stay in registers and shared memory.
+
+The numbers are those of core/streamed.py. The score matrix never reaches the device's memory, and
+products run on tensor cores, in three passes of float16 parts (core/kernels.py). The parts hold 22
+of the 24 bits of a float32 number and its sign; numbers below 2^-28 of the largest of their matrix
+lose digits, which only matters for scores that are much smaller than the largest one.
+
+Results do not depend on the order in which blocks run, so they are the same each time. The block
+sizes are a table and not measured at run time, so that a CUDA graph can capture the first call.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from antipode.core import kernels
+
+# How products are computed: "half3", "tf32x3" or "ieee" (core/kernels.py).
+PASSES = "half3"
+# Rows are padded to a multiple of this, so that no tile reads behind its matrix.
+PADDED = 128
+LARGEST_DIM = 256
+LIFT = 15  # kernels.LIFT
+
+
+class Blocks(NamedTuple):
+    """The sizes of a tile, and how many threads and buffers work on it."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+# By the padded dimension, for forward and backward pass.
+BLOCKS = {
+    16: Blocks(128, 64, 8, 3),
+    32: Blocks(128, 64, 8, 3),
+    64: Blocks(128, 64, 8, 3),
+    128: Blocks(128, 64, 8, 3),
+    256: Blocks(64, 64, 8, 2),
+}
+
+
+class Matrix(NamedTuple):
+    """Rows as two float16 parts, scaled and padded with zeros; or, for other passes, as float32."""
+
+    high: Tensor  # (rows, width)
+    low: Tensor  # (rows, width), or `high` itself if there is one part
+    scale: Tensor  # (rows,) or (1,): what the rows were multiplied by
+
+
+def usable(query: Tensor, vectors: Tensor, rule: Sequence[Tensor]) -> bool:
+    """Return True if the kernels can compute this problem."""
+    return (
+        query.is_cuda
+        and query.dtype == vectors.dtype == torch.float32
+        and len(rule) <= 2
+        and min(len(query), len(vectors)) > 0
+        and 0 < query.shape[1] <= LARGEST_DIM
+        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    )
+
+
+def _power(largest: Tensor) -> Tensor:
+    """Return the power of two that brings numbers (...) to at least 2^13 and less than 2^14."""
+    exponent = torch.frexp(largest).exponent.clamp(-100, 127)
+    return torch.ldexp(torch.ones_like(largest), 14 - exponent)
+
+
+def _matrix(x: Tensor, each_row: bool) -> Matrix:
+    """Return rows (R,D) in the form that the kernels read, with one scale for each row or all."""
+    count, dim = x.shape
+    rows = triton.cdiv(count, PADDED) * PADDED
+    width = max(16, triton.next_power_of_2(dim))
+    half = PASSES == "half3"
+    if half:
+        scale = _power(torch.linalg.vector_norm(x, torch.inf, 1 if each_row else None).reshape(-1))
+    else:
+        scale = x.new_ones(1)
+    high = x.new_empty(rows, width, dtype=torch.float16 if half else x.dtype)
+    low = torch.empty_like(high) if half else high
+    some = min(PADDED, 4096 // width)
+    kernels.split[(rows // some,)](
+        *(x, scale, high, low, count, dim, *x.stride(), int(len(scale) > 1)),
+        **{"ROWS": some, "WIDTH": width, "PASSES": PASSES},
+    )
+    return Matrix(high, low, scale)
+
+
+def _parts(blocks: int, tiles: int, device: torch.device) -> tuple[int, int]:
+    """Return into how many parts the tiles of each block are divided, and the tiles of a part.
+
+    With few blocks, several multiprocessors share the tiles of one.
+    """
+    processors = _processors(device)
+    parts = min(max(1, processors // blocks), tiles)
+    each = triton.cdiv(tiles, parts)
+    return triton.cdiv(tiles, each), each
+
+
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 4  # the interpreter, in tests
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _options(blocks: Blocks, width: int) -> dict[str, Any]:
+    return {
+        **{"ROWS": blocks.rows, "COLUMNS": blocks.columns, "WIDTH": width, "PASSES": PASSES},
+        **{"num_warps": blocks.warps, "num_stages": blocks.stages},
+    }
+
+
+def _ids(rule: Sequence[Tensor], like: Tensor) -> list[Tensor]:
+    """Return the ids of queries and vectors, or two tensors that are never read."""
+    return [x.contiguous() for x in rule[:2]] if rule else [like, like]
+
+
+def forward(
+    query: Tensor, vectors: Tensor, rule: Sequence[Tensor], pulled: bool, summed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return repel (N,), its gradient (N,D) or (0,D), and the sum of the scores (N,) or (0,)."""
+    n, k, dim = len(query), len(vectors), query.shape[1]
+    left, right = _matrix(query, True), _matrix(vectors, False)
+    width = left.high.shape[1]
+    size = BLOCKS[width]
+    blocks, tiles = triton.cdiv(n, size.rows), triton.cdiv(k, size.columns)
+    parts, each = _parts(blocks, tiles, query.device)
+    factors = (kernels.LOG_2_E.value / right.scale / left.scale).expand(n).contiguous()
+    tops = query.new_empty(parts, n)
+    weights = query.new_empty(parts, n)
+    totals = query.new_empty(parts, n if summed else 0)
+    pulls = query.new_empty(parts, n if pulled else 0, width)
+    flags = {"PULLED": pulled, "SUMMED": summed}
+    kernels.forward[(blocks, parts)](
+        *(left.high, left.low, right.high, right.low, factors, *_ids(rule, factors)),
+        *(tops, weights, totals, pulls, n, k, tiles, each),
+        **flags,
+        **{"MASKED": bool(rule), "RAGGED": k % size.columns != 0},
+        **_options(size, width),
+    )
+    repel = query.new_empty(n)
+    total = query.new_empty(n if summed else 0)
+    pull = query.new_empty(n if pulled else 0, dim)
+    some = max(1, 2048 // width)
+    kernels.combine[(triton.cdiv(n, some),)](
+        *(tops, weights, totals, pulls, right.scale, repel, total, pull, n, dim, parts),
+        **flags,
+        **{"ROWS": some, "WIDTH": width},
+    )
+    return repel, pull, total
+
+
+def backward(
+    grad: Tensor, query: Tensor, vectors: Tensor, repel: Tensor, rule: Sequence[Tensor]
+) -> Tensor:
+    """Return the gradient of the vectors (K,D), for the gradient (N,) of repel."""
+    n, k, dim = len(query), len(vectors), query.shape[1]
+    left, right = _matrix(query, True), _matrix(vectors, False)
+    width = left.high.shape[1]
+    size = BLOCKS[width]
+    blocks, tiles = triton.cdiv(k, size.rows), triton.cdiv(n, size.columns)
+    parts, each = _parts(blocks, tiles, query.device)
+    factors = (kernels.LOG_2_E.value / right.scale / left.scale).expand(n).contiguous()
+    gains = grad / left.scale
+    unit = _power(gains.abs().amax()) / 2**14  # gains are at most 1 after it
+    gains = gains * unit
+    found = query.new_empty(parts, k, dim)
+    kernels.backward[(blocks, parts)](
+        *(right.high, right.low, left.high, left.low, factors, repel, gains),
+        *(0.5**LIFT / unit, *_ids(rule, factors), found, n, k, dim, tiles, each),
+        **{"MASKED": bool(rule)},
+        **_options(size, width),
+    )
+    return found[0] if parts == 1 else found.sum(0)
