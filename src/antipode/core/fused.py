@@ -66,8 +66,11 @@ def usable(query: Tensor, vectors: Tensor, rule: Sequence[Tensor]) -> bool:
 
 
 def _power(largest: Tensor) -> Tensor:
-    """Return the power of two that brings numbers (...) to at least 2^13 and less than 2^14."""
-    exponent = torch.frexp(largest).exponent.clamp(-100, 127)
+    """Return the power of two that brings positive numbers to at least 2^13 and less than 2^14.
+
+    The limits keep it a float32 number; zero and NaN get any power.
+    """
+    exponent = torch.frexp(largest).exponent.clamp(-112, 127)
     return torch.ldexp(torch.ones_like(largest), 14 - exponent)
 
 

@@ -21,6 +21,7 @@ import triton.language as tl
 # 2^15 is the largest power of two in float16. Weights exp(score - largest) are multiplied by it, so
 # that weights down to 2^-50 keep some digits.
 LIFT = tl.constexpr(15.0)
+LOWER = tl.constexpr(2.0**-15)
 LOG_2_E = tl.constexpr(1.4426950408889634)
 LOG_E_2 = tl.constexpr(0.6931471805599453)
 # Triton would compile a kernel again for numbers that 16 divides, and for 1.
@@ -211,7 +212,7 @@ def combine(
         if PULLED:
             spot = place[:, None] * WIDTH + column[None, :]
             mean += kept[:, None] * tl.load(pulls + spot, mask=real[:, None], other=0.0)
-    tl.store(repel + row, (top + (tl.log2(weight) - LIFT)) * LOG_E_2, mask=real)
+    tl.store(repel + row, (top + tl.log2(weight * LOWER)) * LOG_E_2, mask=real)
     if SUMMED:
         tl.store(total + row, sums, mask=real)
     if PULLED:

@@ -15,6 +15,7 @@ Shapes: N queries, K vectors, D dimensions, and tiles (C,R) of C vectors and R q
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -163,9 +164,14 @@ def _limits(rule: Sequence[Tensor], count: int) -> Tensor:
     return limits
 
 
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
 def _kernels(query: Tensor, vectors: Tensor, rule: Sequence[Tensor]) -> Any:
     """Return the module core/fused.py if it can compute this problem, else None."""
-    if not (KERNELS and query.is_cuda and find_spec("triton")):
+    if not (KERNELS and query.is_cuda and _has_triton()):
         return None
     from antipode.core import fused  # noqa: PLC0415 (Triton exists for CUDA only)
 
@@ -253,7 +259,7 @@ def _backward(
     if (kernels := _kernels(query, vectors, rule)) is not None:
         with torch.cuda.device_of(query):
             return from_query, kernels.backward(grad, query, vectors, repel, rule)
-    from_vectors = torch.zeros_like(vectors)
+    from_vectors = vectors.new_zeros(vectors.shape)
     scaled = grad[:, None] * query
     rows, columns = _tile(len(query), len(vectors), query)
     with ieee(query.device):
@@ -305,8 +311,8 @@ def _(
     wants_vectors: bool,
 ) -> tuple[Tensor, Tensor]:
     return (
-        torch.empty_like(query) if wants_query else query.new_empty(0),
-        torch.empty_like(vectors) if wants_vectors else query.new_empty(0),
+        query.new_empty(query.shape) if wants_query else query.new_empty(0),
+        vectors.new_empty(vectors.shape) if wants_vectors else query.new_empty(0),
     )
 
 
