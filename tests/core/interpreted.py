@@ -56,6 +56,13 @@ def check(query, vectors, ids, tolerance):
         assert (x - y).abs().max() <= bound * y.abs().max()
 
 
+def test_powers_of_two():
+    numbers = torch.tensor([1.0, 1.99, 2.0, 1e-3, 3e38, 1e-30, 5.0])
+    scaled = numbers * fused._power(numbers)
+    assert ((scaled >= 2**13) & (scaled < 2**14)).all()
+    assert fused._power(torch.tensor([0.0, 1e-45, math.inf, math.nan])).isfinite().all()
+
+
 # neither queries nor vectors fill their blocks of 128 and 64; 257 vectors are several parts
 @pytest.mark.parametrize(
     ("n", "k", "dim", "kinds"),

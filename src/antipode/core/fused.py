@@ -66,12 +66,12 @@ def usable(query: Tensor, vectors: Tensor, rule: Sequence[Tensor]) -> bool:
 
 
 def _power(largest: Tensor) -> Tensor:
-    """Return the power of two that brings positive numbers to at least 2^13 and less than 2^14.
+    """Return the power of two that brings numbers of 0 or more into [2^13, 2^14).
 
-    The limits keep it a float32 number; zero and NaN get any power.
+    It is read off the exponent, in bits. Numbers below 2^-114 get the largest power.
     """
-    exponent = torch.frexp(largest).exponent.clamp(-112, 127)
-    return torch.ldexp(torch.ones_like(largest), 14 - exponent)
+    exponent = (largest.view(torch.int32) >> 23).clamp(13, 254)  # 127 for numbers in [1, 2)
+    return ((267 - exponent) << 23).view(torch.float32)
 
 
 def _matrix(x: Tensor, each_row: bool) -> Matrix:
