@@ -1,7 +1,7 @@
 """Measure the contrastive losses with the matrix of scores stored, in tiles, and in kernels.
 
     python benchmarks/streamed.py --out streamed.json
-    python benchmarks/streamed.py --tune --out tuned.json
+    python benchmarks/streamed.py --passes half3 tf32x3 ieee --tune --out tuned.json
     python benchmarks/streamed.py --cases nt_xent --queries 4096 --tiles 8 16 32 64 128
     python benchmarks/streamed.py --device cpu --queries 256 1024 --negatives 4096 16384
 
@@ -22,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,20 +50,23 @@ GPU_PROBLEMS = [
     ("nt_xent", 32768, 0),
 ]
 TUNED_SCORES = 1 << 32  # block sizes are compared on problems of this size
-# Rows, columns, warps and stages of a tile of width 128.
+# Rows, columns, warps and stages of a tile, by the dimension.
 TUNED = {
-    "half3": [
-        (128, 64, 8, 2),
-        (128, 64, 8, 4),
-        (128, 32, 8, 4),
-        (64, 64, 4, 2),
-        (64, 64, 4, 3),
-        (64, 32, 4, 3),
-        (128, 128, 8, 2),
-    ],
-    "tf32x3": [(128, 32, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2)],
-    "ieee": [(64, 64, 8, 2), (64, 32, 4, 2)],
+    "half3": {
+        128: [(128, 64, 8, 2), (128, 64, 8, 4), (64, 64, 4, 3), (128, 128, 8, 2)],
+        256: [(64, 32, 8, 2), (64, 32, 8, 3), (128, 32, 8, 2), (64, 32, 4, 2), (64, 16, 4, 2)],
+    },
+    "tf32x3": {128: [(128, 32, 8, 2), (64, 64, 4, 2)], 256: [(64, 16, 4, 1)]},
+    "ieee": {128: [(64, 32, 4, 2)], 256: [(64, 16, 4, 1)]},
 }
+
+
+@cache
+def own_blocks() -> Any:
+    """Return the block sizes of the package, as they were at the first call."""
+    from antipode.core import fused  # Triton exists for CUDA only
+
+    return fused.BLOCKS
 
 
 class Side(NamedTuple):
@@ -82,9 +86,9 @@ class Side(NamedTuple):
             from antipode.core import fused  # Triton exists for CUDA only
 
             fused.PASSES = self.passes
-            if self.blocks is not None:
-                size = fused.Blocks(*self.blocks)
-                fused.BLOCKS = dict.fromkeys(fused.BLOCKS, size)
+            own = own_blocks()
+            same = None if self.blocks is None else fused.Blocks(*self.blocks)
+            fused.BLOCKS = own if same is None else dict.fromkeys(own, same)
 
 
 class Problem(NamedTuple):
@@ -209,21 +213,11 @@ def kernel_sides(args: argparse.Namespace, tune: bool) -> Iterator[Side]:
     """Yield the sides that use kernels."""
     size = streamed.TILE["cuda"]
     for passes in args.passes:
-        own = own_blocks(args.dim) if passes == "half3" else TUNED[passes][0]
-        yield Side(passes, size, passes, own)
-        if tune and args.dim == 128:
-            for blocks in TUNED[passes]:
-                yield Side(f"{passes} {blocks}", size, passes, blocks)
-
-
-def own_blocks(dim: int) -> tuple[int, ...]:
-    """Return the block sizes of the package."""
-    from antipode.core import fused  # Triton exists for CUDA only
-
-    return tuple(OWN.get(dim) or OWN.setdefault(dim, fused.BLOCKS[dim]))
-
-
-OWN: dict[int, tuple[int, ...]] = {}
+        listed = TUNED[passes].get(args.dim, [])
+        if passes == "half3":
+            yield Side(passes, size, passes)
+        for blocks in listed if tune or passes != "half3" else []:
+            yield Side(f"{passes} {blocks}", size, passes, blocks)
 
 
 def compile_kernels(side: Side, args: argparse.Namespace) -> None:
@@ -274,7 +268,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--negatives", nargs="+", type=int, help="numbers K")
     parser.add_argument("--dim", type=int, default=128, help="dimensions of the vectors")
     parser.add_argument("--tiles", nargs="+", type=float, help="MiB of a tile (the package's own)")
-    parser.add_argument("--passes", nargs="+", default=list(TUNED), choices=list(TUNED))
+    parser.add_argument("--passes", nargs="+", default=["half3"], choices=list(TUNED))
     parser.add_argument("--tune", action="store_true", help="try several block sizes")
     parser.add_argument("--compile", action="store_true", help="compile the losses of all sides")
     parser.add_argument("--repeats", type=int, default=10, help="timed calls of each side")

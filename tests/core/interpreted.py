@@ -15,6 +15,7 @@ from antipode.core import fused, streamed
 from tests.core.test_streamed import naive
 
 EPS = torch.finfo(torch.float32).eps
+TOLERANCE = 2
 
 
 @pytest.fixture(autouse=True)
@@ -31,36 +32,41 @@ def drawn(n, k, dim, kinds=0, length=5.0):
     return query, normalize(torch.randn(k, dim)), ids
 
 
-def check(query, vectors, ids, tolerance):
+def check(query, vectors, ids=None):
     """Compare all results with those of the whole matrix in float64.
 
-    The tolerance is in units of the precision of float32. Gradients have it relative to the
-    largest entry.
+    Errors may be as large as those of float32, times TOLERANCE: each score has an error of
+    |query| |vector|, in units of the precision, and each exponential has that of its score and of
+    the log-sum-exp.
     """
     grad = torch.randn(len(query))
     rule = list(ids or ())
     repel, pull, total = fused.forward(query, vectors, rule, True, True)
     gradient = fused.backward(grad, query, vectors, repel, rule)
-    exact = [x.detach().double().requires_grad_() for x in (query, vectors)]
-    wanted, _, sums = naive(*exact, ids)
+    assert gradient.shape == vectors.shape and pull.shape == query.shape
+    q, v, g = query.double(), vectors.double(), grad.double()
+    wanted, _, sums = naive(q, v, ids)
     some = wanted.isfinite()
     assert torch.equal(repel == -math.inf, ~some) and (pull[~some] == 0).all()
-    from_query, _ = torch.autograd.grad(wanted[some].sum(), exact, retain_graph=True)
-    _, from_vectors = torch.autograd.grad(wanted[some] @ grad[some].double(), exact)
-    assert gradient.shape == vectors.shape and pull.shape == query.shape
-    largest = max(1.0, float((query.norm(dim=1).max() * vectors.norm(dim=1).max()).detach()))
-    bound = tolerance * EPS * largest
-    assert (repel[some] - wanted[some]).abs().sum() <= bound * some.sum()
-    assert (total - sums).abs().max() <= bound * len(vectors)
-    for x, y in ((pull, from_query), (gradient, from_vectors)):
-        assert (x - y).abs().max() <= bound * y.abs().max()
+    own = torch.zeros(len(q), len(v)) if ids is None else ids[0][:, None] == ids[1]
+    weights = torch.exp(q @ v.T - wanted[:, None]).masked_fill(own.bool(), 0)
+    lengths = q.norm(dim=1)[:, None] * v.norm(dim=1)
+    unsure = 1 + wanted.abs()[:, None] + lengths + (weights * lengths).sum(1, keepdim=True)
+    unsure = (TOLERANCE * EPS * unsure * weights).masked_fill(~some[:, None], 0)
+    assert ((repel - wanted)[some].abs() <= unsure.sum(1)[some]).all()
+    assert ((total - sums).abs() <= TOLERANCE * EPS * lengths.sum(1) + 1e-44).all()
+    errors = (pull - weights @ v).norm(dim=1)
+    assert (errors <= unsure @ v.norm(dim=1) + 1e-44).all()
+    errors = (gradient - weights.T @ (g[:, None] * q)).norm(dim=1)
+    assert (errors <= unsure.T @ (g.abs() * q.norm(dim=1)) + 1e-44).all()
 
 
-def test_powers_of_two():
-    numbers = torch.tensor([1.0, 1.99, 2.0, 1e-3, 3e38, 1e-30, 5.0])
-    scaled = numbers * fused._power(numbers)
+def test_lengths_are_powers_of_two():
+    rows = torch.tensor([[1.0], [1.99], [-2.0], [1e-3], [3e38], [1e-30], [5.0]])
+    scaled = rows.abs() / fused._length(rows)[:, None]
     assert ((scaled >= 2**13) & (scaled < 2**14)).all()
-    assert fused._power(torch.tensor([0.0, 1e-45, math.inf, math.nan])).isfinite().all()
+    odd = fused._length(torch.tensor([[0.0], [1e-45], [math.inf], [math.nan]]))
+    assert odd.isfinite().all() and odd.reciprocal().isfinite().all()
 
 
 # neither queries nor vectors fill their blocks of 128 and 64; 257 vectors are several parts
@@ -69,14 +75,14 @@ def test_powers_of_two():
     [(1, 1, 1, 0), (5, 7, 3, 2), (129, 64, 16, 0), (70, 257, 20, 3), (128, 128, 64, 128)],
 )
 def test_the_kernels_equal_the_whole_matrix(n, k, dim, kinds):
-    check(*drawn(n, k, dim, kinds), tolerance=4)
+    check(*drawn(n, k, dim, kinds))
 
 
 @pytest.mark.parametrize("passes", ["tf32x3", "ieee"])
 def test_other_passes_equal_the_whole_matrix(monkeypatch, passes):
     """The interpreter computes both of them in float32."""
     monkeypatch.setattr(fused, "PASSES", passes)
-    check(*drawn(5, 70, 3, 4), tolerance=4)
+    check(*drawn(5, 70, 3, 4))
 
 
 def test_all_but_one_and_all_vectors_are_masked():
@@ -84,8 +90,8 @@ def test_all_but_one_and_all_vectors_are_masked():
     query, vectors, _ = drawn(3, 70, 4)
     owners = torch.zeros(70, dtype=torch.int64)
     owners[69] = 1
-    check(query, vectors, (torch.tensor([0, 1, 2]), owners), tolerance=4)
-    check(query, vectors, (torch.tensor([0, 0, 0]), torch.zeros(70).long()), tolerance=4)
+    check(query, vectors, (torch.tensor([0, 1, 2]), owners))
+    check(query, vectors, (torch.tensor([0, 0, 0]), torch.zeros(70).long()))
     repel, pull, _ = fused.forward(query, vectors, [torch.zeros(3).long(), owners], True, False)
     assert torch.allclose(repel, query @ vectors[69]) and torch.allclose(pull, vectors[69:])
 
@@ -94,13 +100,35 @@ def test_all_but_one_and_all_vectors_are_masked():
 def test_numbers_of_any_size(of_query, of_vectors):
     """float16 ends at 65,504 and at 6e-8; scales of powers of two keep all digits."""
     query, vectors, ids = drawn(6, 70, 5, 3)
-    check(of_query * query, of_vectors * vectors, ids, tolerance=4)
+    check(of_query * query, of_vectors * vectors, ids)
 
 
 def test_rows_of_unequal_length():
+    """Masked or far below the others, a long vector takes no digits from the short ones."""
     query, vectors, _ = drawn(6, 70, 5)
-    lengths = 10.0 ** torch.arange(-5, 1)
-    check(query * lengths[:, None], vectors * lengths.repeat(12)[:70, None], None, tolerance=4)
+    lengths = 10.0 ** torch.arange(-6, 7, 2)
+    lengths = lengths.repeat(10)
+    check(query * lengths[:6, None], vectors * lengths[:70, None])
+    owners = (lengths[:70] > 1e-3).long()
+    check(query * 1e5, vectors * lengths[:70, None], (torch.ones(6).long(), owners))
+    below = torch.where(lengths[:70, None] > 1, -query[:1].expand(70, 5), vectors)
+    check(query[:1] * 1e5, below * lengths[:70, None])
+
+
+def test_gradients_of_unequal_size():
+    """A vector that only matters to queries of small gradient has all digits."""
+    query, vectors, _ = drawn(6, 70, 5)
+    grad = 10.0 ** -torch.arange(0, 24, 4)
+    grad[3] = 0
+    owners = torch.arange(70) % 6
+    ids = [torch.zeros(6).long(), owners]
+    ids[0][4] = 1
+    repel, _, _ = fused.forward(query, vectors, ids, False, False)
+    found = fused.backward(grad, query, vectors, repel, ids)
+    x = vectors.double().requires_grad_()
+    (exact,) = torch.autograd.grad(naive(query.double(), x, ids)[0] @ grad.double(), x)
+    assert ((found - exact).norm(dim=1) < 100 * EPS * exact.norm(dim=1)).all()
+    assert exact[owners == 0].norm() < 1e-12  # these vectors repel the fifth query only
 
 
 def test_a_score_far_above_the_others():
@@ -111,7 +139,7 @@ def test_a_score_far_above_the_others():
         vectors = torch.zeros(65, 4)
         vectors[:, 0] = -1
         vectors[64, 0] = 1
-        check(query, vectors, None, tolerance=2)
+        check(query, vectors, None)
 
 
 def test_strides_and_slices():
@@ -119,8 +147,8 @@ def test_strides_and_slices():
     wide = torch.randn(140, 16)
     wide[::2, ::2] = vectors
     apart = torch.stack([ids[1], ids[1]], 1)[:, 0]
-    check(query.T.contiguous().T, wide[::2, ::2], (ids[0], apart), tolerance=4)
-    check(query[:1].expand(6, 8), vectors, ids, tolerance=4)
+    check(query.T.contiguous().T, wide[::2, ::2], (ids[0], apart))
+    check(query[:1].expand(6, 8), vectors, ids)
 
 
 def test_the_same_bits_each_time():

@@ -1,9 +1,9 @@
 """The streamed log-sum-exp on a CUDA device: tiles that stay in registers and shared memory.
 
 The numbers are those of core/streamed.py. The score matrix never reaches the device's memory, and
-products run on tensor cores, in three passes of float16 parts (core/kernels.py). The parts hold 22
-of the 24 bits of a float32 number and its sign; numbers below 2^-28 of the largest of their matrix
-lose digits, which only matters for scores that are much smaller than the largest one.
+products run on tensor cores, in three passes of float16 parts (core/kernels.py). Rows are scaled by
+powers of two, so vectors may have any length. The two parts of a number hold 22 bits and a sign, in
+place of 24, and 2^-50 of the largest number of the row is the smallest difference.
 
 Results do not depend on the order in which blocks run, so they are the same each time. The block
 sizes are a table and not measured at run time, so that a CUDA graph can capture the first call.
@@ -23,7 +23,6 @@ PASSES = "half3"
 # Rows are padded to a multiple of this, so that no tile reads behind its matrix.
 PADDED = 128
 LARGEST_DIM = 256
-LIFT = 15  # kernels.LIFT
 
 
 class Blocks(NamedTuple):
@@ -50,7 +49,7 @@ class Matrix(NamedTuple):
 
     high: Tensor  # (rows, width)
     low: Tensor  # (rows, width), or `high` itself if there is one part
-    scale: Tensor  # (rows,) or (1,): what the rows were multiplied by
+    length: Tensor  # (R,): powers of two; a row times its length is the row that was given
 
 
 def usable(query: Tensor, vectors: Tensor, rule: Sequence[Tensor]) -> bool:
@@ -65,33 +64,32 @@ def usable(query: Tensor, vectors: Tensor, rule: Sequence[Tensor]) -> bool:
     )
 
 
-def _power(largest: Tensor) -> Tensor:
-    """Return the power of two that brings numbers of 0 or more into [2^13, 2^14).
+def _length(x: Tensor) -> Tensor:
+    """Return powers of two (R,) that bring the largest entry of a row, divided by it, to 2^13.
 
-    It is read off the exponent, in bits. Numbers below 2^-114 get the largest power.
+    More exactly, to a number in [2^13, 2^14). The power is read off the exponent, in bits. A row
+    with entries below 2^-113 only gets the smallest power, 2^-126.
     """
-    exponent = (largest.view(torch.int32) >> 23).clamp(13, 254)  # 127 for numbers in [1, 2)
-    return ((267 - exponent) << 23).view(torch.float32)
+    largest = torch.linalg.vector_norm(x, torch.inf, 1)
+    exponent = (largest.view(torch.int32) >> 23).clamp(14, 254)  # 127 for numbers in [1, 2)
+    return ((exponent - 13) << 23).view(torch.float32)
 
 
-def _matrix(x: Tensor, each_row: bool) -> Matrix:
-    """Return rows (R,D) in the form that the kernels read, with one scale for each row or all."""
+def _matrix(x: Tensor) -> Matrix:
+    """Return rows (R,D) in the form that the kernels read."""
     count, dim = x.shape
     rows = triton.cdiv(count, PADDED) * PADDED
     width = max(16, triton.next_power_of_2(dim))
     half = PASSES == "half3"
-    if half:
-        scale = _power(torch.linalg.vector_norm(x, torch.inf, 1 if each_row else None).reshape(-1))
-    else:
-        scale = x.new_ones(1)
+    length = _length(x) if half else x.new_ones(count)
     high = x.new_empty(rows, width, dtype=torch.float16 if half else x.dtype)
     low = torch.empty_like(high) if half else high
     some = min(PADDED, 4096 // width)
     kernels.split[(rows // some,)](
-        *(x, scale, high, low, count, dim, *x.stride(), int(len(scale) > 1)),
+        *(x, length.reciprocal(), high, low, count, dim, *x.stride()),
         **{"ROWS": some, "WIDTH": width, "PASSES": PASSES},
     )
-    return Matrix(high, low, scale)
+    return Matrix(high, low, length)
 
 
 def _parts(blocks: int, tiles: int, device: torch.device) -> tuple[int, int]:
@@ -123,25 +121,35 @@ def _ids(rule: Sequence[Tensor], like: Tensor) -> list[Tensor]:
     return [x.contiguous() for x in rule[:2]] if rule else [like, like]
 
 
+def _factors(left: Matrix, right: Matrix) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the factors (N,) of queries, the lengths (K,) of vectors, and the longest length ().
+
+    The lengths are relative to the longest, so that they neither over- nor underflow with factors.
+    """
+    longest = right.length.amax()
+    return kernels.LOG_2_E.value * longest * left.length, right.length / longest, longest
+
+
 def forward(
     query: Tensor, vectors: Tensor, rule: Sequence[Tensor], pulled: bool, summed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return repel (N,), its gradient (N,D) or (0,D), and the sum of the scores (N,) or (0,)."""
     n, k, dim = len(query), len(vectors), query.shape[1]
-    left, right = _matrix(query, True), _matrix(vectors, False)
+    left, right = _matrix(query), _matrix(vectors)
+    factors, lengths, longest = _factors(left, right)
     width = left.high.shape[1]
     size = BLOCKS[width]
     blocks, tiles = triton.cdiv(n, size.rows), triton.cdiv(k, size.columns)
     parts, each = _parts(blocks, tiles, query.device)
-    factors = (kernels.LOG_2_E.value / right.scale / left.scale).expand(n).contiguous()
     tops = query.new_empty(parts, n)
     weights = query.new_empty(parts, n)
     totals = query.new_empty(parts, n if summed else 0)
+    peaks = query.new_empty(parts, n if pulled else 0)
     pulls = query.new_empty(parts, n if pulled else 0, width)
     flags = {"PULLED": pulled, "SUMMED": summed}
     kernels.forward[(blocks, parts)](
-        *(left.high, left.low, right.high, right.low, factors, *_ids(rule, factors)),
-        *(tops, weights, totals, pulls, n, k, tiles, each),
+        *(left.high, left.low, right.high, right.low, factors, lengths, *_ids(rule, factors)),
+        *(tops, weights, totals, peaks, pulls, n, k, tiles, each),
         **flags,
         **{"MASKED": bool(rule), "RAGGED": k % size.columns != 0},
         **_options(size, width),
@@ -151,7 +159,7 @@ def forward(
     pull = query.new_empty(n if pulled else 0, dim)
     some = max(1, 2048 // width)
     kernels.combine[(triton.cdiv(n, some),)](
-        *(tops, weights, totals, pulls, right.scale, repel, total, pull, n, dim, parts),
+        *(tops, weights, totals, peaks, pulls, longest, repel, total, pull, n, dim, parts),
         **flags,
         **{"ROWS": some, "WIDTH": width},
     )
@@ -163,19 +171,19 @@ def backward(
 ) -> Tensor:
     """Return the gradient of the vectors (K,D), for the gradient (N,) of repel."""
     n, k, dim = len(query), len(vectors), query.shape[1]
-    left, right = _matrix(query, True), _matrix(vectors, False)
+    left, right = _matrix(query), _matrix(vectors)
+    factors, lengths, _ = _factors(left, right)
     width = left.high.shape[1]
     size = BLOCKS[width]
     blocks, tiles = triton.cdiv(k, size.rows), triton.cdiv(n, size.columns)
     parts, each = _parts(blocks, tiles, query.device)
-    factors = (kernels.LOG_2_E.value / right.scale / left.scale).expand(n).contiguous()
-    gains = grad / left.scale
-    unit = _power(gains.abs().amax()) / 2**14  # gains are at most 1 after it
-    gains = gains * unit
+    gains, exponents = torch.frexp(grad * left.length)
+    largest = exponents.amax().to(query.dtype)
+    exponents = (exponents - largest).masked_fill(gains == 0, -400)  # less than any other
     found = query.new_empty(parts, k, dim)
     kernels.backward[(blocks, parts)](
-        *(right.high, right.low, left.high, left.low, factors, repel, gains),
-        *(0.5**LIFT / unit, *_ids(rule, factors), found, n, k, dim, tiles, each),
+        *(right.high, right.low, left.high, left.low, factors, lengths, repel),
+        *(gains, exponents, largest, *_ids(rule, factors), found, n, k, dim, tiles, each),
         **{"MASKED": bool(rule)},
         **_options(size, width),
     )

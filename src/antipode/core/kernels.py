@@ -11,6 +11,11 @@ Every product is one of float32 numbers. `PASSES` says how it is computed:
 Tensor cores truncate their sums, so a long sum would drift. Sums over a tile are therefore added
 to the total by ordinary float32 additions, which round to nearest.
 
+Each row of a matrix has a scale of its own. Sums of rows with weights are relative to the largest
+weight so far, which includes the scale. So the digits of a result depend on the terms that matter
+in it, and not on the largest number of the problem. Scores are in bits: they are multiplied by
+log2(e), and exponentials are powers of two.
+
 Letters: N queries, K vectors, WIDTH columns (D, and zeros up to a power of two), and tiles of ROWS
 and COLUMNS. A column of a tile is a row of the matrix that the loop reads.
 """
@@ -18,10 +23,8 @@ and COLUMNS. A column of a tile is a row of the matrix that the loop reads.
 import triton
 import triton.language as tl
 
-# 2^15 is the largest power of two in float16. Weights exp(score - largest) are multiplied by it, so
-# that weights down to 2^-50 keep some digits.
+# Weights have at most 15 bits before the point, the most that float16 has room for.
 LIFT = tl.constexpr(15.0)
-LOWER = tl.constexpr(2.0**-15)
 LOG_2_E = tl.constexpr(1.4426950408889634)
 LOG_E_2 = tl.constexpr(0.6931471805599453)
 # Triton would compile a kernel again for numbers that 16 divides, and for 1.
@@ -67,26 +70,25 @@ def _tile(high, low, start, ROWS: tl.constexpr, WIDTH: tl.constexpr, PASSES: tl.
 @triton.jit(do_not_specialize=["count", "dim"])
 def split(
     x,
-    scale,
+    scales,
     high,
     low,
     count,
     dim,
     row_stride,
     column_stride,
-    scale_stride,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     PASSES: tl.constexpr,
 ):
-    """Write the parts of a scaled matrix (count,dim), with zeros where the result is larger."""
+    """Write the parts of scaled rows (count,dim), and zeros where the result is larger."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     there = (row < count)[:, None] & (column < dim)[None, :]
     place = row[:, None] * row_stride + column[None, :].to(tl.int64) * column_stride
     values = tl.load(x + place, mask=there, other=0.0)
-    factor = tl.load(scale + row * scale_stride, mask=row < count, other=0.0)
-    a, b = _parts(values * factor[:, None], PASSES)
+    scale = tl.load(scales + row, mask=row < count, other=0.0)
+    a, b = _parts(values * scale[:, None], PASSES)
     place = row[:, None] * WIDTH + column[None, :]
     tl.store(high + place, a)
     if PASSES == "half3":
@@ -100,11 +102,13 @@ def forward(
     vector_high,
     vector_low,
     factors,
+    lengths,
     image_ids,
     owners,
     tops,
     weights,
     totals,
+    peaks,
     pulls,
     n,
     k,
@@ -121,8 +125,10 @@ def forward(
 ):
     """Write, for a block of queries and a part of the vectors, what the part sums up to.
 
-    That is the largest score (in bits: times log2 e), the sum of 2^(score - largest + LIFT), the
-    sum of the scores, and the sum of the vectors, weighted by the exponentials.
+    A score is the product of the scaled rows, times the factor (N,) of the query and the length
+    (K,) of the vector, a power of two of at most 1. The results are the largest score, the sum of
+    2^(score - largest), the sum of the scores, the largest 2^score times length (its logarithm,
+    `peaks`), and the sum of the scaled vectors with the weights 2^(score - peak + LIFT) length.
     """
     start = tl.program_id(0) * ROWS
     part = tl.program_id(1)
@@ -135,13 +141,15 @@ def forward(
     top = tl.full([ROWS], float("-inf"), tl.float32)
     weight = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
+    peak = tl.full([ROWS], float("-inf"), tl.float32)
     pull = tl.zeros([ROWS, WIDTH], tl.float32)
     first = part * tiles_per_part
     for tile in range(first, tl.minimum(first + tiles_per_part, tiles)):
         v_high, v_low = _tile(vector_high, vector_low, tile * COLUMNS, COLUMNS, WIDTH, PASSES)
         score = _product(q_high, q_low, tl.trans(v_high), tl.trans(v_low), PASSES)
-        score *= factor[:, None]
         column = tile * COLUMNS + tl.arange(0, COLUMNS)
+        length = tl.load(lengths + column, mask=column < k, other=0.0)
+        score = score * factor[:, None] * length[None, :]
         if MASKED:
             owner = tl.load(owners + column, mask=column < k, other=0)
             counts = own[:, None] != owner[None, :]
@@ -157,21 +165,35 @@ def forward(
                 score = tl.where((column < k)[None, :], score, float("-inf"))
         before = top
         top = tl.maximum(top, tl.max(score, 1))
-        shift = tl.where(top == float("-inf"), 0.0, top)  # -inf - -inf is not a number
-        kept = tl.exp2(before - shift)
-        exponential = tl.exp2(score - (shift - LIFT)[:, None])
-        weight = weight * kept + tl.sum(exponential, 1)
+        shift = _finite(top)
+        exponential = tl.exp2(score - shift[:, None])
+        weight = weight * tl.exp2(before - shift) + tl.sum(exponential, 1)
         if PULLED:
-            e_high, e_low = _parts(exponential, PASSES)
-            pull = pull * kept[:, None] + _product(e_high, e_low, v_high, v_low, PASSES)
+            before = peak
+            peak = tl.maximum(peak, tl.max(score + tl.log2(length)[None, :], 1))
+            peak = tl.maximum(peak, top - 100.0)  # so that the next exponential is finite
+            lowered = _finite(peak)
+            lift = tl.exp2(shift - lowered + LIFT)
+            weights_high, weights_low = _parts(
+                exponential * length[None, :] * lift[:, None], PASSES
+            )
+            found = _product(weights_high, weights_low, v_high, v_low, PASSES)
+            pull = pull * tl.exp2(before - lowered)[:, None] + found
     place = part.to(tl.int64) * n + row
     tl.store(tops + place, top, mask=real)
     tl.store(weights + place, weight, mask=real)
     if SUMMED:
         tl.store(totals + place, total * LOG_E_2, mask=real)
     if PULLED:
+        tl.store(peaks + place, peak, mask=real)
         place = place[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
         tl.store(pulls + place, pull, mask=real[:, None])
+
+
+@triton.jit
+def _finite(x):
+    """Return numbers with 0 in place of -inf, because -inf - -inf is not a number."""
+    return tl.where(x == float("-inf"), 0.0, x)
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -179,8 +201,9 @@ def combine(
     tops,
     weights,
     totals,
+    peaks,
     pulls,
-    scale,
+    longest,
     repel,
     total,
     pull,
@@ -197,9 +220,14 @@ def combine(
     real = row < n
     column = tl.arange(0, WIDTH)
     top = tl.full([ROWS], float("-inf"), tl.float32)
+    peak = tl.full([ROWS], float("-inf"), tl.float32)
     for part in range(parts):
-        top = tl.maximum(top, tl.load(tops + part * n + row, mask=real, other=0.0))
-    shift = tl.where(top == float("-inf"), 0.0, top)
+        place = part * n + row
+        top = tl.maximum(top, tl.load(tops + place, mask=real, other=0.0))
+        if PULLED:
+            peak = tl.maximum(peak, tl.load(peaks + place, mask=real, other=0.0))
+    shift = _finite(top)
+    lowered = _finite(peak)
     weight = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS], tl.float32)
     mean = tl.zeros([ROWS, WIDTH], tl.float32)
@@ -210,15 +238,18 @@ def combine(
         if SUMMED:
             sums += tl.load(totals + place, mask=real, other=0.0)
         if PULLED:
+            kept = tl.exp2(tl.load(peaks + place, mask=real, other=0.0) - lowered)
             spot = place[:, None] * WIDTH + column[None, :]
             mean += kept[:, None] * tl.load(pulls + spot, mask=real[:, None], other=0.0)
-    tl.store(repel + row, (top + tl.log2(weight * LOWER)) * LOG_E_2, mask=real)
+    tl.store(repel + row, (top + tl.log2(weight)) * LOG_E_2, mask=real)
     if SUMMED:
         tl.store(total + row, sums, mask=real)
     if PULLED:
-        mean = mean / tl.where(weight == 0.0, 1.0, weight)[:, None] / tl.load(scale)
+        # the weight is at least 1, unless every vector is excluded
+        factor = tl.exp2(lowered - shift - LIFT) / tl.maximum(weight, 1.0) * tl.load(longest)
         spot = row[:, None] * dim + column[None, :]
-        tl.store(pull + spot, mean, mask=real[:, None] & (column < dim)[None, :])
+        there = real[:, None] & (column < dim)[None, :]
+        tl.store(pull + spot, mean * factor[:, None], mask=there)
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -228,9 +259,11 @@ def backward(
     query_high,
     query_low,
     factors,
+    lengths,
     repel,
     gains,
-    scale,
+    exponents,
+    exponent_of_all,
     image_ids,
     owners,
     gradients,
@@ -247,15 +280,18 @@ def backward(
 ):
     """Write the gradient of a block of vectors that a part of the queries gives.
 
-    A query adds itself times its gain times exp(score - repel).
+    A query adds its scaled row times exp(score - repel) times gain (N,) times 2^exponent (N,). The
+    exponents are relative to the one of all.
     """
     start = tl.program_id(0) * ROWS
     part = tl.program_id(1)
     row = start + tl.arange(0, ROWS)
     real = row < k
     v_high, v_low = _tile(vector_high, vector_low, start, ROWS, WIDTH, PASSES)
+    length = tl.load(lengths + row, mask=real, other=0.0)
     if MASKED:
         owner = tl.load(owners + row, mask=real, other=0)
+    peak = tl.full([ROWS], float("-inf"), tl.float32)
     gradient = tl.zeros([ROWS, WIDTH], tl.float32)
     first = part * tiles_per_part
     for tile in range(first, tl.minimum(first + tiles_per_part, tiles)):
@@ -264,15 +300,22 @@ def backward(
         column = tile * COLUMNS + tl.arange(0, COLUMNS)
         there = column < n
         factor = tl.load(factors + column, mask=there, other=0.0)
-        shift = tl.load(repel + column, mask=there, other=0.0) * LOG_2_E - LIFT
+        shift = tl.load(repel + column, mask=there, other=0.0) * LOG_2_E
         gain = tl.load(gains + column, mask=there, other=0.0)
-        weight = tl.exp2(score * factor[None, :] - shift[None, :]) * gain[None, :]
+        exponent = tl.load(exponents + column, mask=there, other=-400.0)
+        score = score * factor[None, :] * length[:, None] - (shift - exponent)[None, :]
         if MASKED:
             own = tl.load(image_ids + column, mask=there, other=0)
-            weight = tl.where(owner[:, None] == own[None, :], 0.0, weight)
-        w_high, w_low = _parts(weight, PASSES)
-        gradient += _product(w_high, w_low, q_high, q_low, PASSES)
+            score = tl.where(owner[:, None] == own[None, :], float("-inf"), score)
+        before = peak
+        peak = tl.maximum(peak, tl.max(score, 1))
+        lowered = _finite(peak)
+        weight = tl.exp2(score - (lowered - LIFT)[:, None]) * gain[None, :]
+        weights_high, weights_low = _parts(weight, PASSES)
+        found = _product(weights_high, weights_low, q_high, q_low, PASSES)
+        gradient = gradient * tl.exp2(before - lowered)[:, None] + found
+    gradient *= tl.exp2(_finite(peak) - LIFT)[:, None]
+    gradient *= tl.exp2(tl.load(exponent_of_all))
     inner = tl.arange(0, WIDTH)
     place = (part.to(tl.int64) * k + row)[:, None] * dim + inner[None, :]
-    gradient = gradient * tl.load(scale)
     tl.store(gradients + place, gradient, mask=real[:, None] & (inner < dim)[None, :])
