@@ -95,6 +95,41 @@ def split(
         tl.store(low + place, b)
 
 
+@triton.jit
+def _counted(
+    score,
+    own,
+    owners,
+    column,
+    k,
+    MASKED: tl.constexpr,
+    SUMMED: tl.constexpr,
+    RAGGED: tl.constexpr,
+):
+    """Return scores with -inf for those that do not count, and the sum of the others (or 0)."""
+    total = tl.zeros([score.shape[0]], tl.float32)
+    if MASKED:
+        owner = tl.load(owners + column, mask=column < k, other=0)
+        counts = own[:, None] != owner[None, :]
+        if RAGGED:
+            counts = counts & (column < k)[None, :]
+        if SUMMED:
+            total = tl.sum(tl.where(counts, score, 0.0), 1)
+        score = tl.where(counts, score, float("-inf"))
+    else:
+        if SUMMED:  # the rows behind the last vector are zero, and so are their scores
+            total = tl.sum(score, 1)
+        if RAGGED:
+            score = tl.where((column < k)[None, :], score, float("-inf"))
+    return score, total
+
+
+@triton.jit
+def _finite(x):
+    """Return numbers with 0 in place of -inf, because -inf - -inf is not a number."""
+    return tl.where(x == float("-inf"), 0.0, x)
+
+
 @triton.jit(do_not_specialize=COUNTS)
 def forward(
     query_high,
@@ -136,8 +171,7 @@ def forward(
     real = row < n
     q_high, q_low = _tile(query_high, query_low, start, ROWS, WIDTH, PASSES)
     factor = tl.load(factors + row, mask=real, other=0.0)
-    if MASKED:
-        own = tl.load(image_ids + row, mask=real, other=0)
+    own = tl.load(image_ids + row, mask=real, other=0) if MASKED else row
     top = tl.full([ROWS], float("-inf"), tl.float32)
     weight = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -150,19 +184,8 @@ def forward(
         column = tile * COLUMNS + tl.arange(0, COLUMNS)
         length = tl.load(lengths + column, mask=column < k, other=0.0)
         score = score * factor[:, None] * length[None, :]
-        if MASKED:
-            owner = tl.load(owners + column, mask=column < k, other=0)
-            counts = own[:, None] != owner[None, :]
-            if RAGGED:
-                counts = counts & (column < k)[None, :]
-            if SUMMED:
-                total += tl.sum(tl.where(counts, score, 0.0), 1)
-            score = tl.where(counts, score, float("-inf"))
-        else:
-            if SUMMED:  # the rows behind the last vector are zero, and so are their scores
-                total += tl.sum(score, 1)
-            if RAGGED:
-                score = tl.where((column < k)[None, :], score, float("-inf"))
+        score, added = _counted(score, own, owners, column, k, MASKED, SUMMED, RAGGED)
+        total += added
         before = top
         top = tl.maximum(top, tl.max(score, 1))
         shift = _finite(top)
@@ -188,12 +211,6 @@ def forward(
         tl.store(peaks + place, peak, mask=real)
         place = place[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
         tl.store(pulls + place, pull, mask=real[:, None])
-
-
-@triton.jit
-def _finite(x):
-    """Return numbers with 0 in place of -inf, because -inf - -inf is not a number."""
-    return tl.where(x == float("-inf"), 0.0, x)
 
 
 @triton.jit(do_not_specialize=COUNTS)
