@@ -109,10 +109,17 @@ def test_rows_of_unequal_length():
     lengths = 10.0 ** torch.arange(-6, 7, 2)
     lengths = lengths.repeat(10)
     check(query * lengths[:6, None], vectors * lengths[:70, None])
-    owners = (lengths[:70] > 1e-3).long()
+    owners = (lengths[:70] > 1e-5).long()
     check(query * 1e5, vectors * lengths[:70, None], (torch.ones(6).long(), owners))
     below = torch.where(lengths[:70, None] > 1, -query[:1].expand(70, 5), vectors)
     check(query[:1] * 1e5, below * lengths[:70, None])
+
+
+def test_vectors_of_extreme_lengths():
+    query, vectors, _ = drawn(6, 70, 5)
+    owners = torch.arange(70) % 2
+    vectors = torch.where(owners[:, None] == 1, 1e18 * vectors, 1e-18 * vectors)
+    check(1e15 * query, vectors, (torch.ones(6).long(), owners))
 
 
 def test_gradients_of_unequal_size():
@@ -122,13 +129,13 @@ def test_gradients_of_unequal_size():
     grad[3] = 0
     owners = torch.arange(70) % 6
     ids = [torch.zeros(6).long(), owners]
-    ids[0][4] = 1
+    ids[0][3:5] = 1
     repel, _, _ = fused.forward(query, vectors, ids, False, False)
     found = fused.backward(grad, query, vectors, repel, ids)
     x = vectors.double().requires_grad_()
     (exact,) = torch.autograd.grad(naive(query.double(), x, ids)[0] @ grad.double(), x)
     assert ((found - exact).norm(dim=1) < 100 * EPS * exact.norm(dim=1)).all()
-    assert exact[owners == 0].norm() < 1e-12  # these vectors repel the fifth query only
+    assert exact[owners == 0].norm() < 1e-12  # they repel no query of a larger gradient
 
 
 def test_a_score_far_above_the_others():

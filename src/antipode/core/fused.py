@@ -82,7 +82,8 @@ def _length(x: Tensor) -> Tensor:
     """
     largest = torch.linalg.vector_norm(x, torch.inf, 1)
     exponent = (largest.view(torch.int32) >> 23).clamp(14, 254)  # 127 for numbers in [1, 2)
-    return ((exponent - 13) << 23).view(torch.float32)
+    bits: Tensor = (exponent - 13) << 23
+    return bits.view(torch.float32)
 
 
 def _matrix(x: Tensor) -> Matrix:
