@@ -193,7 +193,7 @@ def _forward(
     """
     n, dim = query.shape
     if not count and (kernels := _kernels(query, vectors, rule)) is not None:
-        with torch.cuda.device_of(query):
+        with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
             found = kernels.forward(query, vectors, rule, pulled, summed)
         return *found, query.new_empty(0, dtype=torch.int64)
     limits = _limits(rule, count) if count else query.new_empty(0, dtype=torch.int64)
@@ -257,7 +257,7 @@ def _backward(
     if not wants_vectors:
         return from_query, query.new_empty(0)
     if (kernels := _kernels(query, vectors, rule)) is not None:
-        with torch.cuda.device_of(query):
+        with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
             return from_query, kernels.backward(grad, query, vectors, repel, rule)
     from_vectors = vectors.new_zeros(vectors.shape)
     scaled = grad[:, None] * query
