@@ -6,7 +6,7 @@ powers of two, so vectors may have any length. The two parts of a number hold 22
 place of 24, and 2^-50 of the largest number of the row is the smallest difference.
 
 Results do not depend on the order in which blocks run, so they are the same each time. The block
-sizes are a table and not measured at run time, so that a CUDA graph can capture the first call.
+sizes are a table: nothing is measured at run time, which would fail inside a CUDA graph.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ PASSES = "half3"
 # Rows are padded to a multiple of this, so that no tile reads behind its matrix.
 PADDED = 128
 LARGEST_DIM = 256
+LARGEST_COUNT = (1 << 31) - PADDED  # rows have 32-bit numbers, and their offsets 64 bits
 
 
 class Blocks(NamedTuple):
@@ -68,7 +69,8 @@ def usable(query: Tensor, vectors: Tensor, rule: Sequence[Tensor]) -> bool:
         query.is_cuda
         and query.dtype == vectors.dtype == torch.float32
         and len(rule) <= 2
-        and min(len(query), len(vectors)) > 0
+        and 0 < min(len(query), len(vectors))
+        and max(len(query), len(vectors)) < LARGEST_COUNT
         and 0 < query.shape[1] <= LARGEST_DIM
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )
