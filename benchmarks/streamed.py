@@ -81,7 +81,7 @@ class Side(NamedTuple):
         """Make the package compute losses in this way."""
         streamed.WHOLE[device.type] = STORED if self.tile is None else 0
         streamed.TILE[device.type] = self.tile or streamed.TILE[device.type]
-        streamed.KERNELS = self.passes is not None
+        streamed.KERNELS[device.type] = self.passes is not None
         if self.passes is not None:
             from antipode.core import fused  # Triton exists for CUDA only
 
@@ -182,6 +182,8 @@ def measure(side: Side, given: Problem, exact: Any, args: argparse.Namespace) ->
     device = torch.device(args.device)
     side.choose(device)
     loss, *gradients = given.work()  # the first call compiles and loads kernels
+    if side.passes is not None and not streamed.KERNELS[device.type]:
+        raise RuntimeError("the kernels could not be built (see the warning)")
     errors = {
         "loss_error": largest_error(loss, exact[0]),
         "gradient_error": max(

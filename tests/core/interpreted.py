@@ -42,7 +42,7 @@ def check(query, vectors, ids=None):
     grad = torch.randn(len(query))
     rule = list(ids or ())
     repel, pull, total = fused.forward(query, vectors, rule, True, True)
-    gradient = fused.backward(grad, query, vectors, repel, rule)
+    gradient = fused.backward(query, vectors, rule, grad, repel)
     assert gradient.shape == vectors.shape and pull.shape == query.shape
     q, v, g = query.double(), vectors.double(), grad.double()
     wanted, _, sums = naive(q, v, ids)
@@ -131,7 +131,7 @@ def test_gradients_of_unequal_size():
     ids = [torch.zeros(6).long(), owners]
     ids[0][3:5] = 1
     repel, _, _ = fused.forward(query, vectors, ids, False, False)
-    found = fused.backward(grad, query, vectors, repel, ids)
+    found = fused.backward(query, vectors, ids, grad, repel)
     x = vectors.double().requires_grad_()
     (exact,) = torch.autograd.grad(naive(query.double(), x, ids)[0] @ grad.double(), x)
     assert ((found - exact).norm(dim=1) < 100 * EPS * exact.norm(dim=1)).all()
@@ -189,3 +189,16 @@ def test_losses_and_their_gradients():
     for x, y in zip(ours, exact, strict=True):
         assert x.dtype == torch.float32
         assert (x - y).abs().max() < 40 * EPS * y.abs().max()
+
+
+def test_kernels_that_cannot_be_built_are_a_warning(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(fused, "forward", fail)
+    monkeypatch.setitem(streamed.KERNELS, "cpu", True)
+    query, vectors, _ = drawn(3, 7, 4)
+    with pytest.warns(UserWarning, match="without kernels, and slower .RuntimeError: no C comp"):
+        found = streamed.repulsion(query, [streamed.Candidates(vectors)])
+    assert torch.allclose(found.repel, naive(query, vectors)[0])
+    assert streamed.KERNELS["cpu"] is False

@@ -185,7 +185,7 @@ def forward(
 
 
 def backward(
-    grad: Tensor, query: Tensor, vectors: Tensor, repel: Tensor, rule: Sequence[Tensor]
+    query: Tensor, vectors: Tensor, rule: Sequence[Tensor], grad: Tensor, repel: Tensor
 ) -> Tensor:
     """Return the gradient of the vectors (K,D), for the gradient (N,) of repel."""
     n, k, dim = len(query), len(vectors), query.shape[1]

@@ -14,6 +14,7 @@ Shapes: N queries, K vectors, D dimensions, and tiles (C,R) of C vectors and R q
 """
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -33,8 +34,8 @@ WHOLE = {"cpu": 1 << 20, "cuda": 1 << 24}
 # The bytes of a tile. It should stay in the cache between the passes over it, which is 50 MiB on an
 # H200; smaller tiles have more overhead.
 TILE = {"cpu": 1 << 22, "cuda": 1 << 25}
-# Whether a CUDA device runs the kernels of core/fused.py where they can compute a problem.
-KERNELS = True
+# Whether a device runs the kernels of core/fused.py where they can compute a problem.
+KERNELS = {"cuda": True}
 # The largest lot of a vector, which stands for a vector that cannot be drawn.
 NEVER = (1 << 63) - 1
 
@@ -171,11 +172,33 @@ def _has_triton() -> bool:
 
 def _kernels(query: Tensor, vectors: Tensor, rule: Sequence[Tensor]) -> Any:
     """Return the module core/fused.py if it can compute this problem, else None."""
-    if not (KERNELS and query.is_cuda and _has_triton()):
+    if not (KERNELS.get(query.device.type) and _has_triton()):
         return None
     from antipode.core import fused  # noqa: PLC0415 (Triton exists for CUDA only)
 
     return fused if fused.usable(query, vectors, rule) else None
+
+
+def _by_kernels(
+    name: str, query: Tensor, vectors: Tensor, rule: Sequence[Tensor], *args: Any
+) -> Any:
+    """Return what a function of core/fused.py computes, or None if torch has to compute it.
+
+    If the kernels cannot be built (Triton needs a C compiler), a warning says so once.
+    """
+    kernels = _kernels(query, vectors, rule)
+    if kernels is None:
+        return None
+    try:
+        with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+            return getattr(kernels, name)(query, vectors, rule, *args)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        KERNELS[query.device.type] = False
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(f"losses run without kernels, and slower ({reason})", stacklevel=2)
+        return None
 
 
 def _forward(
@@ -192,9 +215,8 @@ def _forward(
     vectors are drawn.
     """
     n, dim = query.shape
-    if not count and (kernels := _kernels(query, vectors, rule)) is not None:
-        with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
-            found = kernels.forward(query, vectors, rule, pulled, summed)
+    found = None if count else _by_kernels("forward", query, vectors, rule, pulled, summed)
+    if found is not None:
         return *found, query.new_empty(0, dtype=torch.int64)
     limits = _limits(rule, count) if count else query.new_empty(0, dtype=torch.int64)
     rule = [*rule, limits] if count else rule
@@ -256,9 +278,9 @@ def _backward(
     from_query = grad[:, None] * pull if wants_query else query.new_empty(0)
     if not wants_vectors:
         return from_query, query.new_empty(0)
-    if (kernels := _kernels(query, vectors, rule)) is not None:
-        with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
-            return from_query, kernels.backward(grad, query, vectors, repel, rule)
+    found = _by_kernels("backward", query, vectors, rule, grad, repel)
+    if found is not None:
+        return from_query, found
     from_vectors = vectors.new_zeros(vectors.shape)
     scaled = grad[:, None] * query
     rows, columns = _tile(len(query), len(vectors), query)
