@@ -152,6 +152,66 @@ def test_streamed_scores_are_never_tf32(streaming):
     assert (found - gradient).norm() < 5e-5 * gradient.norm()
 
 
+def errors(query, vectors, ids):
+    """Return the largest errors of kernels in units of float32's precision times the largest score.
+
+    They are those of repel, of the gradient of queries and of that of vectors, which are relative
+    to the largest entry.
+    """
+    grad = torch.randn(len(query), device="cuda")
+
+    def measure(dtype):
+        x, y = (v.detach().to(dtype).requires_grad_() for v in (query, vectors))
+        found = streamed.repulsion(x, [streamed.Candidates(y, ids)]).repel
+        return found.detach(), *torch.autograd.grad(found @ grad.to(dtype), (x, y))
+
+    ours, exact = measure(torch.float32), measure(torch.float64)
+    unit_of = torch.finfo(torch.float32).eps * float(query.norm(dim=1).max())
+    largest = [1.0, float(exact[1].abs().max()), float(exact[2].abs().max())]
+    return [
+        float((x - y).abs().max()) / scale / unit_of
+        for x, y, scale in zip(ours, exact, largest, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("n", "k", "dim"),
+    [(1, 1, 1), (5, 300, 3), (1000, 1030, 64), (700, 9000, 128), (512, 4096, 200), (90, 500, 256)],
+)
+def test_kernels_have_the_error_of_float32(monkeypatch, n, k, dim, masked):
+    """Twice that of torch's own IEEE products, at most."""
+    monkeypatch.setitem(streamed.WHOLE, "cuda", 0)
+    query = 10 * unit(torch.randn(n, dim, device="cuda"))
+    vectors = unit(torch.randn(k, dim, device="cuda"))
+    ids = [torch.arange(x, device="cuda") % 97 for x in (n, k + 1)]
+    pair = (ids[0], ids[1][1:]) if masked else None  # no query loses its only vector
+    ours = errors(query, vectors, pair)
+    monkeypatch.setitem(streamed.KERNELS, "cuda", False)
+    tiles = errors(query, vectors, pair)
+    assert all(x < 2 * y + 2 for x, y in zip(ours, tiles, strict=True)), (ours, tiles)
+
+
+def test_kernels_give_the_same_bits_each_time(monkeypatch):
+    monkeypatch.setitem(streamed.WHOLE, "cuda", 0)
+    z = [torch.randn(3000, 128, device="cuda").requires_grad_() for _ in range(2)]
+    first, second = (torch.autograd.grad(A.nt_xent(*z, tau=0.1), z) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+@pytest.mark.slow
+def test_a_bank_of_more_than_two_to_the_31_numbers():
+    """Its offsets do not fit into 32 bits."""
+    query = 10 * unit(torch.randn(16, 128, device="cuda"))
+    vectors = torch.randn((1 << 24) + 100, 128, device="cuda")
+    vectors /= vectors.norm(dim=1, keepdim=True)
+    vectors[-1] = query[3] / 2  # a score of 50, far above the others
+    found = streamed.repulsion(query.requires_grad_(), [streamed.Candidates(vectors)]).repel
+    (gradient,) = torch.autograd.grad(found.sum(), query)
+    assert abs(found[3] - 50) < 1e-4
+    assert torch.allclose(gradient[3], vectors[-1], atol=1e-4)
+
+
 def test_memory_of_streamed_scores_is_linear():
     """A batch of 8,192 has a matrix of 1 GiB; its loss takes less than a quarter of that."""
     z = [torch.randn(8192, 128, device="cuda").requires_grad_() for _ in range(2)]

@@ -14,7 +14,10 @@ Shapes: N queries, K vectors, D dimensions, and tiles (C,R) of C vectors and R q
 """
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +34,8 @@ WHOLE = {"cpu": 1 << 20, "cuda": 1 << 24}
 # The bytes of a tile. It should stay in the cache between the passes over it, which is 50 MiB on an
 # H200; smaller tiles have more overhead.
 TILE = {"cpu": 1 << 22, "cuda": 1 << 25}
+# Whether a device runs the kernels of core/fused.py where they can compute a problem.
+KERNELS = {"cuda": True}
 # The largest lot of a vector, which stands for a vector that cannot be drawn.
 NEVER = (1 << 63) - 1
 
@@ -160,6 +165,42 @@ def _limits(rule: Sequence[Tensor], count: int) -> Tensor:
     return limits
 
 
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _kernels(query: Tensor, vectors: Tensor, rule: Sequence[Tensor]) -> Any:
+    """Return the module core/fused.py if it can compute this problem, else None."""
+    if not (KERNELS.get(query.device.type) and _has_triton()):
+        return None
+    from antipode.core import fused  # noqa: PLC0415 (Triton exists for CUDA only)
+
+    return fused if fused.usable(query, vectors, rule) else None
+
+
+def _by_kernels(
+    name: str, query: Tensor, vectors: Tensor, rule: Sequence[Tensor], *args: Any
+) -> Any:
+    """Return what a function of core/fused.py computes, or None if torch has to compute it.
+
+    If the kernels cannot be built (Triton needs a C compiler), a warning says so once.
+    """
+    kernels = _kernels(query, vectors, rule)
+    if kernels is None:
+        return None
+    try:
+        with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+            return getattr(kernels, name)(query, vectors, rule, *args)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        KERNELS[query.device.type] = False
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(f"losses run without kernels, and slower ({reason})", stacklevel=2)
+        return None
+
+
 def _forward(
     query: Tensor,
     vectors: Tensor,
@@ -174,6 +215,9 @@ def _forward(
     vectors are drawn.
     """
     n, dim = query.shape
+    found = None if count else _by_kernels("forward", query, vectors, rule, pulled, summed)
+    if found is not None:
+        return *found, query.new_empty(0, dtype=torch.int64)
     limits = _limits(rule, count) if count else query.new_empty(0, dtype=torch.int64)
     rule = [*rule, limits] if count else rule
     repel = query.new_empty(n)
@@ -234,7 +278,10 @@ def _backward(
     from_query = grad[:, None] * pull if wants_query else query.new_empty(0)
     if not wants_vectors:
         return from_query, query.new_empty(0)
-    from_vectors = torch.zeros_like(vectors)
+    found = _by_kernels("backward", query, vectors, rule, grad, repel)
+    if found is not None:
+        return from_query, found
+    from_vectors = vectors.new_zeros(vectors.shape)
     scaled = grad[:, None] * query
     rows, columns = _tile(len(query), len(vectors), query)
     with ieee(query.device):
@@ -286,8 +333,8 @@ def _(
     wants_vectors: bool,
 ) -> tuple[Tensor, Tensor]:
     return (
-        torch.empty_like(query) if wants_query else query.new_empty(0),
-        torch.empty_like(vectors) if wants_vectors else query.new_empty(0),
+        query.new_empty(query.shape) if wants_query else query.new_empty(0),
+        vectors.new_empty(vectors.shape) if wants_vectors else query.new_empty(0),
     )
 
 
