@@ -60,7 +60,8 @@ class Data(Section):
     `root` is the folder that holds it; None uses the environment variable ANTIPODE_DATA. `workers`
     is the number of loader processes; None chooses as many as suit the machine. `labels` says
     whether the subfolders of `folder:` are classes; `pretrain` decides and stores "folders" or
-    "none".
+    "none". `decoder` says where JPEG files are decoded: by the workers ("cpu"), by the GPU ("gpu"),
+    or by the GPU if it has an engine for that ("auto"). The pixels of the two differ slightly.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Data(Section):
     root: str | None = None
     download: bool = False
     workers: Annotated[int, Field(ge=0)] | None = None
+    decoder: Literal["auto", "cpu", "gpu"] = "auto"
 
 
 class Views(Open):

@@ -10,6 +10,7 @@ from torch import nn
 
 from antipode import dist, optim
 from antipode.core.learner import Learner
+from antipode.data.device_decode import choose_decoder
 from antipode.data.loader import Loader
 from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Memory
@@ -132,6 +133,7 @@ def build(
         parts=recipe.train.accumulate,
         device=device,
         workers=recipe.data.workers,
+        decoder=choose_decoder(recipe.data.decoder, data.pretrain, views, device),
     )
     optims, schedules = optimisers(recipe, learner)
     step = Step(
