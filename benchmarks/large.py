@@ -39,6 +39,7 @@ from antipode.data.device_decode import Decode, choose_decoder, device_decoder
 from antipode.data.loader import Loader
 from antipode.data.sources import packed
 from antipode.data.sources.catalog import load
+from antipode.data.sources.decode import decode
 from antipode.data.sources.pack import pack
 from antipode.recipe.resolve import resolve
 from antipode.runs.folder import RunFolder
@@ -61,6 +62,10 @@ SIDES = [
     ("JPEG pack", "cpu"),
 ]
 WARM_UP = 15  # steps before the clock starts; they use up what workers have prepared
+SMOKE_VALUES = {
+    **{"train.batch": 16, "views.size": 32, "method.queue": 64, "train.device": "cpu"},
+    **{"backbone.stem": "small", "data.workers": 1},
+}
 
 
 class Measurements:
@@ -142,7 +147,9 @@ def endless(setup: Setup, name: str, where: str) -> Loader:
     recipe, device = setup.recipe, setup.device
     source = load(name).pretrain
     decoder: Decode | None = None
-    if where == "gpu":
+    if where == "host" or (where == "gpu" and device.type == "cpu"):
+        decoder = partial(on_host, device)
+    elif where == "gpu":
         decoder = choose_decoder("gpu", source, setup.loader.views, device)
     return Loader(
         source,
@@ -156,10 +163,32 @@ def endless(setup: Setup, name: str, where: str) -> Loader:
     )
 
 
+def on_host(device: torch.device, files: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Decode files with the decoder of the workers, in place of that of the GPU."""
+    return [decode(data.numpy().tobytes()).to(device) for data in files]
+
+
+def measure_pixels(setup: Setup, name: str) -> dict[str, float]:
+    """Compare the crops that the GPU decodes and cuts with those of the workers, in grey levels.
+
+    "cut" is the difference if only the crops, and not the files, are the GPU's work.
+    """
+    crops = {}
+    for where in ("cpu", "host", "gpu"):
+        steps = endless(setup, name, where).decoded()
+        crops[where] = torch.cat([view.flatten() for view in next(steps)[2]]).int()
+        steps.close()
+    cut = (crops["host"] - crops["cpu"]).abs()
+    whole = (crops["gpu"] - crops["cpu"]).abs()
+    levels = {"cut most": cut.max(), "most": whole.max(), "mean": whole.double().mean()}
+    shares = {f"% over {level}": 100 * (whole > level).double().mean() for level in (1, 4, 16)}
+    return {key: float(value) for key, value in (levels | shares).items()}
+
+
 def timed(items: Generator[Any, None, None], seconds: float, device: torch.device) -> float:
     """Return the seconds per item of a generator, after some items to warm up, and close it."""
     try:
-        for _ in range(WARM_UP):
+        for _ in range(WARM_UP if seconds > 1 else 2):
             next(items)
         wait(device)
         start = time.perf_counter()
@@ -231,6 +260,8 @@ def measure_network(
     setup = build(recipe, load(names["files"]))
     plain = setup.loader
     if network == args.network[0]:
+        if ("files", "gpu") in args.sides:
+            table.add("pixels of the GPU", lambda: measure_pixels(setup, names["files"]))
         for label, where in args.sides:
             if label in names:
                 work = partial(measure_loader, setup, names[label], where, args.seconds / 2)
@@ -267,9 +298,8 @@ def main() -> None:
     args.values = {"train.batch": args.batch, "data.workers": args.workers}
     args.values["data.decoder"] = "cpu"  # each measurement chooses its own
     if args.smoke:
-        args.images, args.seconds, args.network = 64, 0.1, ["resnet18"]
-        args.values |= {"train.batch": 16, "views.size": 32, "method.queue": 64}
-        args.values |= {"train.device": "cpu"}
+        args.images, args.seconds, args.network = 64, 0.1, ["resnet10-slim"]
+        args.values |= SMOKE_VALUES
     facts = {**surroundings("torch", "torchvision", "torchcodec"), "date": time.strftime("%F")}
     table = Measurements(args.out, facts, args.budget)
     with tempfile.TemporaryDirectory() as place, warnings.catch_warnings(record=True) as caught:
@@ -281,7 +311,8 @@ def main() -> None:
             table.add(f"make the {label}", partial(make_pack, names, label, home, args.smoke))
         on_gpu = torch.cuda.is_available() and not args.smoke
         can_decode = on_gpu and device_decoder(torch.device("cuda", 0)) is not None
-        args.sides = [side for side in SIDES if side[1] == "cpu" or can_decode]
+        chosen = SIDES[:2] if args.smoke else SIDES
+        args.sides = [side for side in chosen if side[1] == "cpu" or can_decode or args.smoke]
         if on_gpu and not can_decode:
             print("this GPU, or its torchvision, has no JPEG decoder", flush=True)
         for network in args.network:
