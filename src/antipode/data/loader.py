@@ -160,8 +160,9 @@ class Loader:
         is then that of the replacement, and the uniforms are those of the broken image. On a GPU,
         crops and ids are overwritten two steps later.
         """
-        for step, epoch, planned_ids, image_ids, *crops in self._crops(start):
-            yield step, epoch, crops, self.uniforms(epoch, planned_ids), image_ids
+        assert isinstance(self.source, Decoded)
+        for step, epoch, (image_ids, planned_ids, key, *crops) in self.inputs(start):
+            yield step, epoch, crops, uniforms(key, planned_ids, self.views), image_ids
 
     def _crops(self, start: int) -> Iterator[Any]:
         """Yield (step, epoch, planned ids (N,), image ids (N,), V crops (N,C,S,S))."""

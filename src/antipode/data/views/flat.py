@@ -7,6 +7,7 @@ On a GPU one Triton kernel cuts the crops of all images. Elsewhere each image is
 """
 
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -45,11 +46,7 @@ def crop_flat(flat: Tensor, places: Tensor, boxes: Tensor, out: Tensor, *, cubic
 @cache
 def has_triton() -> bool:
     """Return True if Triton is installed, as it is with torch for CUDA on Linux."""
-    try:
-        import triton  # noqa: F401, PLC0415  (only on some systems)
-    except ImportError:
-        return False
-    return True
+    return find_spec("triton") is not None
 
 
 def launch(flat: Tensor, places: Tensor, boxes: Tensor, out: Tensor, cubic: bool) -> None:

@@ -5,7 +5,7 @@ import triton.language as tl
 
 
 @triton.jit
-def crop(flat, places, boxes, out, SIZE: tl.constexpr, CUBIC: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def crop(flat, places, boxes, out, SIZE: tl.constexpr, CUBIC: tl.constexpr, BLOCK: tl.constexpr):
     """Compute BLOCK pixels of one channel of one crop.
 
     Each pixel is the weighted mean of the pixels of the box within reach of its centre. The kernel
@@ -63,7 +63,7 @@ def crop(flat, places, boxes, out, SIZE: tl.constexpr, CUBIC: tl.constexpr, BLOC
 
 
 @triton.jit
-def _weight(x, CUBIC: tl.constexpr):  # type: ignore[no-untyped-def]
+def _weight(x, CUBIC: tl.constexpr):
     """Return the weight at a distance: a triangle, or Keys' cubic kernel with a = -1/2."""
     if CUBIC:
         near = (1.5 * x - 2.5) * x * x + 1
