@@ -5,6 +5,9 @@ CPU.
 """
 
 import io
+import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
@@ -167,3 +170,72 @@ def test_what_suits_the_device(photos):
     make = views("simclr", size=24)
     assert encoded.suits(photos, make)
     assert not encoded.suits(subset(photos, torch.tensor([3, 4, 5, 6])), make)
+
+
+KERNEL = """
+import sys, torch
+from antipode.data.views import flat, flat_kernel
+images, boxes = torch.load(sys.argv[1])
+places, memory = [], torch.cat([image.flatten() for image in images])
+for number, image in enumerate(images):
+    places.append((sum(other.numel() for other in images[:number]), *image.shape[1:]))
+for cubic in (False, True):
+    ours, plain = (torch.zeros(len(images), 3, 12, 12, dtype=torch.uint8) for _ in range(2))
+    flat.crop_flat(memory, torch.tensor(places), boxes, plain, cubic=cubic)
+    flat_kernel.crop[(len(images), 3, 2)](
+        memory, torch.tensor(places), boxes, ours, SIZE=12, CUBIC=cubic, BLOCK=128
+    )
+    print(int((ours.int() - plain.int()).abs().max()), float((ours != plain).float().mean()))
+"""
+
+
+@pytest.mark.slow
+def test_the_kernel_cuts_the_crops_of_the_reference(tmp_path):
+    """Triton interprets the kernel on a CPU. A level of difference is a sum in another order."""
+    pytest.importorskip("triton")
+    generator = torch.Generator().manual_seed(0)
+    sides = [(37, 50), (90, 61), (8, 9)]
+    images = [torch.randint(0, 256, (3, *s), dtype=torch.uint8, generator=generator) for s in sides]
+    boxes = [[3, 5, 30, 40, 1, 0], [0, 0, 90, 61, 0, 1], [2, 1, 5, 6, 1, 1]]
+    torch.save((images, torch.tensor(boxes, dtype=torch.int32)), tmp_path / "images.pt")
+    command = [sys.executable, "-c", KERNEL, str(tmp_path / "images.pt")]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    for line in output.stdout.splitlines():
+        most, share = line.split()
+        assert int(most) <= 1 and float(share) < 0.02
+
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.filterwarnings("ignore::antipode.data.sources.source.BrokenImages")
+@pytest.mark.parametrize("policy", ["simclr", "byol"])
+def test_the_kernel_on_a_gpu_cuts_the_crops_of_the_workers(photos, policy):
+    def to_gpu(files):
+        return [image.cuda() for image in on_host(files)]
+
+    def moved(batches):
+        for *step, crops, unit, ids in batches:
+            yield *step, [crop.cpu() for crop in crops], unit.cpu(), ids.cpu()
+
+    loader = Loader(
+        photos, views(policy, size=24), batch=10, epochs=2, seed=1, workers=2, device="cuda",
+        decoder=to_gpu,
+    )  # fmt: skip
+    same(list(moved(loader.decoded())), run(photos, policy=policy), levels=1)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_nvjpeg_gives_nearly_the_pixels_of_the_host(photos):
+    """The transform and the interpolation of colour differ, so most pixels agree to some levels."""
+    decoder = device_decode.device_decoder(torch.device("cuda"))
+    assert decoder is not None
+    files = [photos.read.encoded(index) for index in range(10, 30)]
+    found = decoder([torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files])
+    for image, data in zip(found, files, strict=True):
+        gap = (image.cpu().int() - decode.decode(data).int()).abs().double()
+        assert image.shape == decode.decode(data).shape and gap.mean() < 3

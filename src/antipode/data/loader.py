@@ -23,6 +23,7 @@ from antipode import rng
 from antipode.data.chunks import Centres, Chunk, Crops, Maker, uniforms
 from antipode.data.device_decode import Decode, DeviceCrops
 from antipode.data.encoded import Encoded, slots_for
+from antipode.data.reduced import cut_reduced
 from antipode.data.sources.source import Decoded, Memory, Source
 from antipode.data.sources.stamp import Stamp, stamp
 from antipode.data.workers import AHEAD, Ring, Staging, can_share, read
@@ -40,6 +41,7 @@ class Loader:
     `batch` is the number of images over all ranks. The last batch of an epoch is dropped if it is
     incomplete. `parts` is the number of parts in which a network processes the batch (gradient
     accumulation). `decoder` decodes JPEG files in batches on the device; by default workers decode.
+    With `reduced`, workers decode JPEG files at a reduced size where the crops allow it.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Loader:
         device: torch.device | str = "cpu",
         workers: int | None = None,
         decoder: Decode | None = None,
+        reduced: bool = False,
     ) -> None:
         if not 0 < batch <= len(source):
             raise ValueError(
@@ -88,6 +91,7 @@ class Loader:
         self.device = torch.device(device)
         self.workers = cores(world) if workers is None else workers
         self.decoder = decoder
+        self.reduced = reduced
         self.per_epoch = len(source) // batch
         self.total = self.per_epoch * epochs
 
@@ -171,7 +175,9 @@ class Loader:
             yield from self._crops_of_device(self.decoder, start)
             return
         ring = self._ring() if can_share(self.workers) else None
-        dataset = Crops(self.source, self.views, self.seed, ring)
+        reduces = self.reduced and self.views.boxed and hasattr(self.source.read, "encoded")
+        reduce = cut_reduced if reduces else None
+        dataset = Crops(self.source, self.views, self.seed, ring, reduce)
         plan = _Plan(self, start, ring.slots if ring else 1, self._chunk_size())
         chunks = read(dataset, plan, self.workers, self.device, ring)
         staging = Staging(self.device) if self.device.type == "cuda" else None

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from antipode.data.sources.decode import fast_jpeg
+
 AHEAD = 2  # chunks that each worker may prepare before they are needed
 
 
@@ -118,9 +120,10 @@ def read(
     dataset: Dataset[Any], plan: Any, workers: int, device: torch.device, ring: Ring | None = None
 ) -> Generator[Any, None, None]:
     """Yield `dataset[item]` for every item of `plan`, in order for any number of workers."""
-    # Images are decoded and scaled with torchvision. It is slow to import, so it is imported once
-    # here and not in every worker.
+    # Images are scaled with torchvision. It is slow to import, so it is imported once here and not
+    # in every worker, and so is the decoder.
     import_module("torchvision.transforms.v2")
+    fast_jpeg()
     on_gpu = device.type == "cuda"
     loader: DataLoader[Any] = DataLoader(
         dataset,

@@ -133,6 +133,7 @@ def build(
         parts=recipe.train.accumulate,
         device=device,
         workers=recipe.data.workers,
+        reduced=recipe.data.reduced_decode,
         decoder=choose_decoder(recipe.data.decoder, data.pretrain, views, device),
     )
     optims, schedules = optimisers(recipe, learner)

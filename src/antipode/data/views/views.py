@@ -229,9 +229,12 @@ class Views(nn.Module):
 
     def cut_flat(self, view: int, flat: Tensor, places: Tensor, boxes: Tensor, out: Tensor) -> None:
         """Write the crops of one view to `out` uint8 (n,C,S,S), see `flat.crop_flat`."""
+        crop_flat(flat, places, boxes, out, cubic=self.cubic(view))
+
+    def cubic(self, view: int) -> bool:
+        """Return True if the crops of a view are interpolated bicubically."""
         crop = self.policy[view].operations[0]
-        assert isinstance(crop, Crop)
-        crop_flat(flat, places, boxes, out, cubic=crop.cubic)
+        return isinstance(crop, Crop) and crop.cubic
 
     def finish(self, crops: list[Tensor], uniforms: Tensor) -> list[Tensor]:
         """Return the views of V crops uint8 (N,C,S,S).
