@@ -275,11 +275,12 @@ class _Lane:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.on_gpu = device.type == "cuda"
+        cuda: Any = torch.cuda
         if self.on_gpu:
             # a higher priority than the step's: small kernels between those of the step
-            self.stream: Any = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-            self.made: list[Any] = [torch.cuda.Event() for _ in range(SETS)]  # type: ignore[no-untyped-call]
-            self.used: list[Any] = [torch.cuda.Event() for _ in range(SETS)]  # type: ignore[no-untyped-call]
+            self.stream = cuda.Stream(device, priority=-1)
+            self.made = [cuda.Event() for _ in range(SETS)]
+            self.used = [cuda.Event() for _ in range(SETS)]
 
     def running(self) -> Any:
         """Return a context in which work goes to the stream."""
