@@ -35,7 +35,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from antipode.data.device_decode import Decode, choose_decoder, device_decoder
+from antipode.data.decoders import choose_decoder, device_decoder
+from antipode.data.device_decode import Decode
 from antipode.data.loader import Loader
 from antipode.data.sources import packed
 from antipode.data.sources.catalog import load

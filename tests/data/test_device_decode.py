@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from antipode.data import device_decode, encoded
+from antipode.data.decoders import choose_decoder, device_decoder
 from antipode.data.loader import Loader
 from antipode.data.sources import decode, headers
 from antipode.data.sources.folder import tree
@@ -170,6 +171,16 @@ def test_what_suits_the_device(photos):
     make = views("simclr", size=24)
     assert encoded.suits(photos, make)
     assert not encoded.suits(subset(photos, torch.tensor([3, 4, 5, 6])), make)
+    assert not encoded.suits(photos, views("eval", size=24))
+
+
+def test_without_a_gpu_workers_decode(photos):
+    make = views("simclr", size=24)
+    cpu = torch.device("cpu")
+    assert choose_decoder("auto", photos, make, cpu) is None
+    assert choose_decoder("cpu", photos, make, cpu) is None
+    with pytest.raises(ValueError, match="decoder=gpu needs a CUDA device"):
+        choose_decoder("gpu", photos, make, cpu)
 
 
 KERNEL = """
@@ -232,7 +243,7 @@ def test_the_kernel_on_a_gpu_cuts_the_crops_of_the_workers(photos, policy):
 @on_gpu
 def test_nvjpeg_gives_nearly_the_pixels_of_the_host(photos):
     """The transform and the interpolation of colour differ, so most pixels agree to some levels."""
-    decoder = device_decode.device_decoder(torch.device("cuda"))
+    decoder = device_decoder(torch.device("cuda"))
     assert decoder is not None
     files = [photos.read.encoded(index) for index in range(10, 30)]
     found = decoder([torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files])

@@ -16,81 +16,14 @@ import torch
 from torch import Tensor
 
 from antipode import rng
-from antipode.data.chunks import Maker, uniforms
-from antipode.data.encoded import Encoded, Rows, crops_of, suits
-from antipode.data.sources.source import Decoded, Skip, Source
+from antipode.data.chunks import uniforms
+from antipode.data.encoded import Encoded, Rows, crops_of
+from antipode.data.sources.source import Skip
 
 # decodes files uint8 (L,) in host memory to images uint8 (3,H,W) on a device
 Decode = Callable[[list[Tensor]], list[Tensor]]
 SETS = 3  # batches that may exist on the device: one in use, one ready, one being made
 PIXELS = 1 << 29  # bytes of decoded images that exist at once, about
-# GPUs (by compute capability) with an engine that decodes JPEG beside the computation:
-# A100 and A30, H100 and H200, B200 and B300
-ENGINES = ((8, 0), (9, 0), (10, 0), (10, 3))
-
-
-def choose_decoder(how: str, source: Source, views: Maker, device: torch.device) -> Decode | None:
-    """Return the decoder of a loader, None if its workers decode.
-
-    `how` is "cpu", "gpu" or "auto": the GPU decodes if it has an engine for JPEG and the files and
-    views suit it. This depends on the machine and the data only, so a resumed run chooses the same.
-    Raises ValueError if "gpu" is not possible.
-    """
-    if (
-        how == "cpu"
-        or not isinstance(source, Decoded)
-        or (how == "auto" and not has_engine(device))
-    ):
-        return None
-    decoder = device_decoder(device) if suits(source, views) else None
-    if how == "gpu" and decoder is None:
-        raise ValueError(
-            "data.decoder=gpu needs a CUDA device with nvJPEG, colour images most of which are "
-            "baseline JPEG, and views that begin with a random crop: use data.decoder=auto"
-        )
-    return decoder
-
-
-def has_engine(device: torch.device) -> bool:
-    """Return True if the device is a GPU with an engine for JPEG."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) in ENGINES
-
-
-def device_decoder(device: torch.device) -> Decode | None:
-    """Return torchcodec's or torchvision's decoder on a GPU (nvJPEG), or None if there is none."""
-    if device.type != "cuda":
-        return None
-    try:
-        from torchcodec.decoders import decode_jpeg  # noqa: PLC0415  (optional)
-
-        decode: Decode = lambda files: decode_jpeg(files, mode="RGB", device=device)  # noqa: E731
-        if _works(decode):
-            return decode
-    except (ImportError, OSError, RuntimeError):  # not installed, or built for another torch
-        pass
-    import torchvision.io  # noqa: F401, PLC0415  (loads torch.ops.image)
-
-    operator = getattr(torch.ops.image, "decode_jpegs_cuda", None)
-    if operator is None:
-        return None
-    decode = lambda files: operator(files, 3, device)  # noqa: E731  (3: RGB)
-    return decode if _works(decode) else None
-
-
-def _works(decode: Decode) -> bool:
-    """Return True if a decoder decodes a small image."""
-    import io  # noqa: PLC0415
-
-    from PIL import Image  # noqa: PLC0415
-
-    file = io.BytesIO()
-    Image.new("RGB", (32, 16), (200, 100, 50)).save(file, "JPEG")
-    data = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
-    try:
-        image = decode([data])[0]
-        return image.shape == (3, 16, 32) and abs(int(image[0, 8, 16]) - 200) < 8
-    except RuntimeError:  # nvJPEG is missing
-        return False
 
 
 class DeviceCrops:
@@ -198,7 +131,7 @@ class DeviceCrops:
     def _decoded(self, files: list[Tensor], sides: Any) -> list[Tensor | None]:
         """Decode some files; None for those that the device cannot decode."""
         try:
-            images: list[Tensor | None] = [*self.decode(files)]
+            images = self.decode(files)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # one of the files is damaged
@@ -206,10 +139,10 @@ class DeviceCrops:
                 return [None]
             pairs = zip(files, sides, strict=True)
             return [self._decoded([data], side[None])[0] for data, side in pairs]
-        pairs = zip(images, sides.tolist(), strict=True)
+        expected = sides.tolist()
         return [
-            image if image is not None and [*image.shape[1:]] == side else None
-            for image, side in pairs
+            image if [*image.shape[1:]] == side else None
+            for image, side in zip(images, expected, strict=True)
         ]
 
     def _cut(
@@ -246,7 +179,7 @@ class DeviceCrops:
         index = torch.tensor([*on_host]).to(self.device)
         together = torch.stack([*on_host.values()]).to(self.device)
         sizes = [target[0].numel() for target in crops]
-        for target, part in zip(crops, together.split(sizes, 1), strict=True):
+        for target, part in zip(crops, torch.split(together, sizes, 1), strict=True):
             target.index_copy_(0, index, part.view(-1, *target.shape[1:]))
 
 

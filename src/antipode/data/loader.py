@@ -26,7 +26,7 @@ from antipode.data.encoded import Encoded, slots_for
 from antipode.data.reduced import cut_reduced
 from antipode.data.sources.source import Decoded, Memory, Source
 from antipode.data.sources.stamp import Stamp, stamp
-from antipode.data.workers import AHEAD, Ring, Staging, can_share, read
+from antipode.data.workers import AHEAD, Ring, Staging, can_share, read, sent
 from antipode.types import Batch
 
 # Images that a worker decodes before it returns them, at most this many and about this many bytes
@@ -252,11 +252,6 @@ class Loader:
         first = (step % self.per_epoch) * self.batch
         batch = order[first : first + self.batch]
         return batch.view(self.parts, self.world, -1)[:, self.rank].flatten()
-
-
-def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Return values on a device, without waiting for the work that is queued there."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
 
 
 def in_order(

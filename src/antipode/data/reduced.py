@@ -56,11 +56,11 @@ def _cut(
     data: Bytes, scale: int, boxes: Bytes, views: Maker, row: int, crops: list[Tensor]
 ) -> bool:
     """Write the crops of one image; return False if the file cannot be decoded."""
-    image = Image.open(io.BytesIO(data.data), formats=("JPEG",))
-    width, height = image.size
+    file = Image.open(io.BytesIO(data.data), formats=("JPEG",))
+    width, height = file.size
     try:
-        image.draft(None, (width // scale, height // scale))
-        image = image.convert("RGB")
+        file.draft(None, (width // scale, height // scale))
+        image = file.convert("RGB")
     except OSError:  # reported when the full image is read
         return False
     # the reduced image has the rounded-up size, so its last row and column may be incomplete

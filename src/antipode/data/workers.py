@@ -109,6 +109,11 @@ class Staging:
         self.turn = 1 - self.turn
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Return values on a device, without waiting for the work that is queued there."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
+
+
 def can_share(workers: int) -> bool:
     """Return True if workers inherit the memory of this process, which forked ones do."""
     # asking for the method without allow_none would fix it for the whole process

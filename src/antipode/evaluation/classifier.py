@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from antipode import dist, rng
 from antipode.core.scores import raised
 from antipode.data.chunks import uniforms
-from antipode.data.device_decode import choose_decoder
+from antipode.data.decoders import evaluation_decoder
 from antipode.data.loader import Loader, cores, in_order
 from antipode.data.progress import bar
 from antipode.data.sources.source import Memory, Source
@@ -169,7 +169,7 @@ def fit(
         epochs=epochs,
         seed=task.seed,
         device=task.device,
-        decoder=choose_decoder("auto", source, views, task.device),
+        decoder=evaluation_decoder(source, views, task.device),
         **places(batch),
     )
     optimisers = [optimiser for optimiser, _ in moves]

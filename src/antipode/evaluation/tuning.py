@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from antipode import dist, optim, rng
 from antipode.data.chunks import uniforms
-from antipode.data.device_decode import choose_decoder
+from antipode.data.decoders import evaluation_decoder
 from antipode.data.loader import Loader, in_order
 from antipode.data.progress import bar
 from antipode.data.sources.source import Memory, Source, subset
@@ -170,7 +170,7 @@ def _steps(task: Task, tuning: Tuning, source: Source, learn: Learn) -> Steps:
         epochs=tuning.epochs,
         seed=task.seed,
         device=task.device,
-        decoder=choose_decoder("auto", shown, views, task.device),
+        decoder=evaluation_decoder(shown, views, task.device),
         **places(tuning.batch),
     )
     for _, _, batch in loader.steps():

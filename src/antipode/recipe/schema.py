@@ -61,7 +61,7 @@ class Data(Section):
     is the number of loader processes; None chooses as many as suit the machine. `labels` says
     whether the subfolders of `folder:` are classes; `pretrain` decides and stores "folders" or
     "none". `decoder` says where JPEG files are decoded: by the workers ("cpu"), by the GPU ("gpu"),
-    or by the GPU if it has an engine for that ("auto"). The pixels of the two differ slightly. With
+    or where a measurement at the start of a long run finds it faster ("auto"). Pixels differ. With
     `reduced_decode`, workers decode large JPEG files at a half, a quarter or an eighth of their
     size where the crops allow it, which also changes pixels slightly.
     """

@@ -17,6 +17,7 @@ than PIXELS pixels is decoded at a half, a quarter or an eighth of its size.
 import io
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -116,13 +117,13 @@ def fast_jpeg() -> Callable[[bytes, int], Tensor] | None:
 
 def _torchcodec() -> Callable[[bytes, int], Tensor] | None:
     try:
-        from torchcodec.decoders import decode_jpeg  # noqa: PLC0415  (optional)
-    except (ImportError, OSError, RuntimeError):  # not installed, too old, or for another torch
+        operator: Any = import_module("torchcodec.decoders").decode_jpeg  # optional
+    except (ImportError, AttributeError, OSError, RuntimeError):  # none, too old, another torch's
         return None
 
     def decode(data: bytes, channels: int) -> Tensor:
         plain = _tensor(without_exif(data))
-        image: Tensor = decode_jpeg(plain, mode={1: "GRAY", 3: "RGB"}[channels])
+        image: Tensor = operator(plain, mode={1: "GRAY", 3: "RGB"}[channels])
         return image
 
     return decode

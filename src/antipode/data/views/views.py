@@ -131,6 +131,8 @@ class Views(nn.Module):
         # the first operation that the device does, without and with workers that cut the crops
         self.all_operations = dict.fromkeys(policy, 0)
         self.after_cut = {view: _host_operations(view) for view in policy}
+        # every view begins with a random crop, so that a box determines its pixels
+        self.boxed = all(isinstance(view.operations[0], Crop) for view in policy)
         # the indices of equal views, which are computed as one batch
         self.indices: dict[View, list[int]] = {}
         for index, view in enumerate(policy):
@@ -207,11 +209,6 @@ class Views(nn.Module):
             choices = zip(images, boxes.tolist(), *(flip.tolist() for flip in flips), strict=True)
             for row, (image, box, mirror, upend) in enumerate(choices):
                 out[index][row] = crop.resample(image[None], box, mirror, upend)[0]
-
-    @property
-    def boxed(self) -> bool:
-        """True if every view begins with a random crop, so that it is determined by a box."""
-        return all(isinstance(view.operations[0], Crop) for view in self.policy)
 
     def boxes(self, uniforms: Tensor, sides: Tensor) -> Tensor:
         """Return the boxes and flips (V,n,6) of images with sides int64 (n,2).
