@@ -32,7 +32,7 @@ def crop_flat(flat: Tensor, places: Tensor, boxes: Tensor, out: Tensor, *, cubic
     if flat.is_cuda and has_triton():
         launch(flat, places, boxes, out, cubic)
         return
-    rows = zip(places.tolist(), boxes.split(1), out, strict=True)
+    rows = zip(places.tolist(), torch.split(boxes, 1), out, strict=True)
     for (first, height, width), box, crop in rows:
         size = crop.shape[0] * height * width
         image = flat[first : first + size].view(1, -1, height, width) / 255
@@ -56,5 +56,5 @@ def launch(flat: Tensor, places: Tensor, boxes: Tensor, out: Tensor, cubic: bool
     n, channels, size, _ = out.shape
     grid: Any = (n, channels, -(-size * size // BLOCK))
     if n:
-        with torch.cuda.device_of(flat):
+        with torch.cuda.device(flat.device):
             flat_kernel.crop[grid](flat, places, boxes, out, SIZE=size, CUBIC=cubic, BLOCK=BLOCK)
