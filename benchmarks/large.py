@@ -2,6 +2,7 @@
 
     python benchmarks/large.py --out large.json             # one GPU, 16 cores, about 5 minutes
     python benchmarks/large.py --network resnet50           # one network only
+    python benchmarks/large.py --lightly                    # beside lightly, if it is installed
     python benchmarks/large.py --smoke                      # a CPU, small images, a few steps
 
 MoCo v2 with a queue of 65,536, two views of 224 px, batch 256, bf16, ResNet-50 and ResNet-18, on
@@ -49,6 +50,7 @@ from antipode.training.graph import WARM, Slower
 from antipode.training.progress import Silent
 from antipode.training.record import Recorder
 from antipode.types import Batch
+from lightly_large import lightly_speed
 from machine import CORES, surroundings
 from overhead import captured, wait
 
@@ -269,6 +271,11 @@ def measure_network(
                 table.add(f"loader, {label}, {where}", work)
     take = setup._whole_step()
     bare = table.add(f"{network}, bare step", lambda: measure_bare(setup, args.seconds))
+    if args.lightly:
+        settings = {"size": recipe.views.size, "batch": recipe.train.batch, "seconds": args.seconds}
+        settings |= {"queue": recipe.method.arguments["queue"], "workers": plain.workers}
+        work = partial(lightly_speed, home / "photos", network, **settings)
+        table.add(f"{network}, lightly", work)
     for label, where in args.sides:
         if label in names:
             setup.loader = plain
@@ -292,6 +299,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5, help="duration of one measurement")
     parser.add_argument("--budget", type=float, default=280, help="start nothing later than this")
     parser.add_argument("--workers", type=int, help="loader processes; by default one per core")
+    parser.add_argument("--lightly", action="store_true", help="also measure lightly")
     parser.add_argument("--smoke", action="store_true", help="small images and few steps")
     parser.add_argument("--out", type=Path, help="the JSON file to write")
     args = parser.parse_args()
