@@ -283,31 +283,56 @@ def test_arrays_that_need_too_much_memory_or_are_no_numbers_are_refused(monkeypa
         decode(buffer.getvalue())
 
 
-def test_torchcodec_takes_over_where_torchvision_has_no_decoder(monkeypatch):
-    """Images with EXIF data go to Pillow, because torchcodec turns them."""
+@pytest.fixture
+def fresh_decoder():
+    """Let the test choose its decoder."""
+    chosen = module.fast_jpeg
+    chosen.cache_clear()
+    yield
+    chosen.cache_clear()
+
+
+def orientated(number):
+    exif = Image.Exif()
+    exif[0x0112] = number
+    return encoded(Image.fromarray(PIXELS), "JPEG", exif=exif)
+
+
+def test_torchcodec_comes_first_and_does_not_see_the_orientation(monkeypatch, fresh_decoder):
     calls = []
 
     def decode_jpeg(source, mode):
-        calls.append(mode)
-        image = Image.open(io.BytesIO(source.numpy().tobytes()))
+        data = source.numpy().tobytes()
+        calls.append((mode, b"Exif" in data))
+        image = Image.open(io.BytesIO(data))
         return module.from_pillow(image, channels={"RGB": 3, "GRAY": 1}[mode])
 
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    image = Image.fromarray(PIXELS)
-    files = [encoded(image, "JPEG"), encoded(image, "JPEG", exif=turned)]
-    expected = [decode(data) for data in files]
     codec = types.ModuleType("torchcodec.decoders")
     codec.decode_jpeg = decode_jpeg
     monkeypatch.setitem(sys.modules, "torchcodec", types.ModuleType("torchcodec"))
     monkeypatch.setitem(sys.modules, "torchcodec.decoders", codec)
-    monkeypatch.setattr(module.torch.ops, "image", types.SimpleNamespace())
-    module.fast_jpeg.cache_clear()
-    try:
-        found = [decode(data) for data in files]
-        grey = decode(files[0], channels=1)
-    finally:
-        monkeypatch.undo()
-        module.fast_jpeg.cache_clear()
-    assert calls == ["RGB", "GRAY"] and grey.shape == (1, 30, 40)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    plain = decode(encoded(Image.fromarray(PIXELS), "JPEG"))
+    assert torch.equal(decode(orientated(6)), plain)
+    assert decode(orientated(6), channels=1).shape == (1, *PIXELS.shape[:2])
+    assert calls == [("RGB", False), ("RGB", False), ("GRAY", False)]
+
+
+@pytest.mark.parametrize("name", ["_torchcodec", "_torchvision"])
+def test_every_decoder_gives_the_pixels_of_pillow(monkeypatch, fresh_decoder, name):
+    """The bound is zero grey levels, since all of them are libjpeg-turbo."""
+    chosen = getattr(module, name)()
+    if chosen is None:
+        pytest.skip(f"{name[1:]} is not installed")
+    random = np.random.default_rng(0)
+    smooth = Image.fromarray(random.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize(
+        (256, 192)
+    )
+    files = [orientated(number) for number in (1, 3, 6, 8)]
+    for options in ({}, {"subsampling": 0}, {"progressive": True}, {"quality": 30}):
+        files.append(encoded(smooth, "JPEG", **options))
+    grey = encoded(smooth.convert("L"), "JPEG")
+    monkeypatch.setattr(module, "fast_jpeg", lambda: chosen)
+    fast = [*map(decode, [*files, grey]), decode(grey, channels=1)]
+    monkeypatch.setattr(module, "fast_jpeg", lambda: None)
+    slow = [*map(decode, [*files, grey]), decode(grey, channels=1)]
+    assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))

@@ -45,6 +45,7 @@ def test_features_of_files_are_those_of_the_cpu(photos, workers):
 
 def test_a_folder_is_trained_on_and_scored(photos, tmp_path):
     values = {"train.epochs": 2, "train.batch": 32, "views.size": 32, "monitor.knn_every": 1}
+    values["data.labels"] = "folders"
     given = {
         "method": "simclr",
         "data": f"folder:{photos}",

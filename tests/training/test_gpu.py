@@ -258,8 +258,10 @@ def test_a_step_from_decoded_images_is_captured_and_equals_the_plain_one(photos,
     assert from_files(photos, tmp_path / "again", **{"data.workers": 1}) == fast
 
 
-def test_a_cut_run_on_decoded_images_continues_bit_for_bit(photos, tmp_path, monkeypatch):
-    whole = from_files(photos, tmp_path / "whole")
+@pytest.mark.parametrize("decoder", ["cpu", "gpu"])
+def test_a_cut_run_on_decoded_images_continues_bit_for_bit(photos, tmp_path, monkeypatch, decoder):
+    values = {"data.decoder": decoder}
+    whole = from_files(photos, tmp_path / "whole", **values)
     plain = Recorder.note
 
     def cut(recorder, step, *rest):
@@ -269,5 +271,5 @@ def test_a_cut_run_on_decoded_images_continues_bit_for_bit(photos, tmp_path, mon
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         patch.setattr(Recorder, "note", cut)
-        from_files(photos, tmp_path / "cut")
-    assert from_files(photos, tmp_path / "cut") == whole
+        from_files(photos, tmp_path / "cut", **values)
+    assert from_files(photos, tmp_path / "cut", **values) == whole

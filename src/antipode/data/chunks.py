@@ -4,6 +4,7 @@ Shapes: n images of a chunk, V views, U uniform numbers per view, C channels, S 
 of a view.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ class Maker(Protocol):
     count: int
     slots: int
     sizes: list[int]  # the side S of each view
+    boxed: bool  # every view begins with a random crop, so `boxes` and `cut_flat` can make it
 
     def apply(self, images: Tensor, uniforms: Tensor) -> list[Tensor]:
         """Return V views (N,C,S,S) of uint8 images (N,C,H,W) from uniforms (N,V,U)."""
@@ -35,6 +37,15 @@ class Maker(Protocol):
 
     def cut_all(self, images: list[Tensor], uniforms: Tensor, out: list[Tensor]) -> None:
         """Write the crops of n images to V tensors uint8 (n,C,S,S), from uniforms (n,V,U)."""
+
+    def boxes(self, uniforms: Tensor, sides: Tensor) -> Tensor:
+        """Return (V,n,6) the boxes and flips of images with sides (n,2), from uniforms (n,V,U)."""
+
+    def cut_flat(self, view: int, flat: Tensor, places: Tensor, boxes: Tensor, out: Tensor) -> None:
+        """Write the crops (n,C,S,S) of one view, see `views.flat.crop_flat`."""
+
+    def cubic(self, view: int) -> bool:
+        """Return True if the crops of a view are interpolated bicubically."""
 
     def finish(self, crops: list[Tensor], uniforms: Tensor) -> list[Tensor]:
         """Return V views (N,C,S,S) of V crops uint8 (N,C,S,S) from uniforms (N,V,U)."""
@@ -47,6 +58,9 @@ def uniforms(key: Tensor, image_ids: Tensor, views: Maker) -> Tensor:
     """
     view = torch.arange(views.count, device=image_ids.device)
     return rng.uniform(rng.fold(rng.fold(key, image_ids)[:, None], view), views.slots)
+
+
+Reduce = Callable[[Decoded, Maker, list[int], Tensor, list[Tensor]], list[int]]
 
 
 class Chunk(NamedTuple):
@@ -69,19 +83,36 @@ class Crops(Dataset[Chunk]):
     views: Maker
     seed: int
     ring: Ring | None = None
+    # writes crops of reduced images and returns the rows of the others, see reduced.py
+    reduce: Reduce | None = None
 
     def __getitem__(self, plan: tuple[int, int, int, Tensor]) -> Chunk:
         step, epoch, slot, ids = plan
         unit = uniforms(rng.key(self.seed, "augment", epoch), ids, self.views)  # (n,V,U)
-        # all views of an image share one decode
-        taken = [self.source.read_or_next(index) for index in ids.tolist()]
-        images = [image for _, image, _ in taken]
         crops = self._memory(len(ids)) if self.ring is None else self.ring.slot(slot, len(ids))
-        self.views.cut_all(images, unit, crops)
-        image_ids = torch.tensor([image_id for image_id, _, _ in taken])
+        rows = [*range(len(ids))]
+        if self.reduce is not None:
+            rows = self.reduce(self.source, self.views, ids.tolist(), unit, crops)
+        # all views of an image share one decode
+        taken = [self.source.read_or_next(int(ids[row])) for row in rows]
+        self._cut([image for _, image, _ in taken], rows, unit, crops)
+        image_ids = ids.clone()
+        image_ids[rows] = torch.tensor([image_id for image_id, _, _ in taken], dtype=ids.dtype)
         failures = [skip for _, _, skips in taken for skip in skips]
         made = crops if self.ring is None else []
         return Chunk(step, epoch, slot, made, ids, image_ids, failures)
+
+    def _cut(
+        self, images: list[Tensor], rows: list[int], unit: Tensor, crops: list[Tensor]
+    ) -> None:
+        """Write the crops of images to their rows."""
+        if len(rows) == len(unit):
+            self.views.cut_all(images, unit, crops)
+        elif rows:
+            parts = [torch.empty_like(crop[: len(rows)]) for crop in crops]
+            self.views.cut_all(images, unit[rows], parts)
+            for crop, part in zip(crops, parts, strict=True):
+                crop[rows] = part
 
     def _memory(self, count: int) -> list[Tensor]:
         """Return new memory for the crops of some images."""

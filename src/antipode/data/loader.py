@@ -13,6 +13,7 @@ import os
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -20,9 +21,12 @@ from torch import Tensor
 
 from antipode import rng
 from antipode.data.chunks import Centres, Chunk, Crops, Maker, uniforms
+from antipode.data.device_decode import Decode, DeviceCrops
+from antipode.data.encoded import Encoded, slots_for
+from antipode.data.reduced import cut_reduced
 from antipode.data.sources.source import Decoded, Memory, Source
 from antipode.data.sources.stamp import Stamp, stamp
-from antipode.data.workers import AHEAD, Ring, Staging, can_share, read
+from antipode.data.workers import AHEAD, Ring, Staging, can_share, read, sent
 from antipode.types import Batch
 
 # Images that a worker decodes before it returns them, at most this many and about this many bytes
@@ -36,7 +40,8 @@ class Loader:
 
     `batch` is the number of images over all ranks. The last batch of an epoch is dropped if it is
     incomplete. `parts` is the number of parts in which a network processes the batch (gradient
-    accumulation).
+    accumulation). `decoder` decodes JPEG files in batches on the device; by default workers decode.
+    With `reduced`, workers decode JPEG files at a reduced size where the crops allow it.
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class Loader:
         parts: int = 1,
         device: torch.device | str = "cpu",
         workers: int | None = None,
+        decoder: Decode | None = None,
+        reduced: bool = False,
     ) -> None:
         if not 0 < batch <= len(source):
             raise ValueError(
@@ -83,6 +90,8 @@ class Loader:
         self.parts = parts
         self.device = torch.device(device)
         self.workers = cores(world) if workers is None else workers
+        self.decoder = decoder
+        self.reduced = reduced
         self.per_epoch = len(source) // batch
         self.total = self.per_epoch * epochs
 
@@ -143,8 +152,8 @@ class Loader:
             return
         epoch_of_key = -1
         for step, epoch, planned_ids, image_ids, *crops in self._crops(start):
-            if epoch != epoch_of_key:  # a new key synchronises with the device
-                key = rng.key(self.seed, "augment", epoch, device=self.device)
+            if epoch != epoch_of_key:
+                key = sent(rng.key(self.seed, "augment", epoch), self.device)
                 epoch_of_key = epoch
             yield step, epoch, (image_ids, planned_ids, key, *crops)
 
@@ -155,15 +164,21 @@ class Loader:
         is then that of the replacement, and the uniforms are those of the broken image. On a GPU,
         crops and ids are overwritten two steps later.
         """
-        for step, epoch, planned_ids, image_ids, *crops in self._crops(start):
-            yield step, epoch, crops, self.uniforms(epoch, planned_ids), image_ids
+        assert isinstance(self.source, Decoded)
+        for step, epoch, (image_ids, planned_ids, key, *crops) in self.inputs(start):
+            yield step, epoch, crops, uniforms(key, planned_ids, self.views), image_ids
 
     def _crops(self, start: int) -> Iterator[Any]:
         """Yield (step, epoch, planned ids (N,), image ids (N,), V crops (N,C,S,S))."""
         assert isinstance(self.source, Decoded)
+        if self.decoder is not None and (self.workers == 0 or can_share(self.workers)):
+            yield from self._crops_of_device(self.decoder, start)
+            return
         ring = self._ring() if can_share(self.workers) else None
-        dataset = Crops(self.source, self.views, self.seed, ring)
-        plan = _Plan(self, start, ring.slots if ring else 1)
+        reduces = self.reduced and self.views.boxed and hasattr(self.source.read, "encoded")
+        reduce = cut_reduced if reduces else None
+        dataset = Crops(self.source, self.views, self.seed, ring, reduce)
+        plan = _Plan(self, start, ring.slots if ring else 1, self._chunk_size())
         chunks = read(dataset, plan, self.workers, self.device, ring)
         staging = Staging(self.device) if self.device.type == "cuda" else None
         try:
@@ -173,6 +188,21 @@ class Loader:
                 yield pending[0].step, pending[0].epoch, *moved
                 if staging:
                     staging.release()
+        finally:
+            chunks.close()
+
+    def _crops_of_device(self, decoder: Decode, start: int) -> Iterator[Any]:
+        """Yield what `_crops` yields; workers only read the files, and the device decodes them."""
+        assert isinstance(self.source, Decoded)
+        share = self.batch // self.world
+        slots, size = slots_for(self.source, self.views, share, AHEAD * self.workers)
+        dataset = Encoded(self.source, self.views, self.seed, slots)
+        plan = _Plan(self, start, slots.count, size)
+        chunks = read(dataset, plan, self.workers, torch.device("cpu"))
+        first = [*islice(chunks, 1)]  # starts the workers before there is another thread
+        ahead = DeviceCrops(dataset, decoder, share, self.device)
+        try:
+            yield from ahead.made(chain(first, chunks))
         finally:
             chunks.close()
 
@@ -267,10 +297,11 @@ def cores(world: int) -> int:
 class _Plan:
     """An iterable over the chunks (step, epoch, slot, ids) of this rank, beginning at `start`."""
 
-    def __init__(self, loader: Loader, start: int, slots: int) -> None:
+    def __init__(self, loader: Loader, start: int, slots: int, size: int) -> None:
         self.loader = loader
         self.start = start
         self.slots = slots
+        self.size = size
 
     def __iter__(self) -> Iterator[tuple[int, int, int, Tensor]]:
         loader = self.loader
@@ -279,7 +310,7 @@ class _Plan:
             order = loader.order(epoch)
             first = max(self.start, epoch * loader.per_epoch)
             for step in range(first, (epoch + 1) * loader.per_epoch):
-                for ids in torch.split(loader._share(order, step), loader._chunk_size()):
+                for ids in torch.split(loader._share(order, step), self.size):
                     # a clone, because a tensor view would send the whole order to the worker
                     yield step, epoch, number % self.slots, ids.clone()
                     number += 1

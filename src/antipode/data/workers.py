@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from antipode.data.sources.decode import fast_jpeg
+
 AHEAD = 2  # chunks that each worker may prepare before they are needed
 
 
@@ -107,6 +109,11 @@ class Staging:
         self.turn = 1 - self.turn
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Return values on a device, without waiting for the work that is queued there."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
+
+
 def can_share(workers: int) -> bool:
     """Return True if workers inherit the memory of this process, which forked ones do."""
     # asking for the method without allow_none would fix it for the whole process
@@ -118,9 +125,10 @@ def read(
     dataset: Dataset[Any], plan: Any, workers: int, device: torch.device, ring: Ring | None = None
 ) -> Generator[Any, None, None]:
     """Yield `dataset[item]` for every item of `plan`, in order for any number of workers."""
-    # Images are decoded and scaled with torchvision. It is slow to import, so it is imported once
-    # here and not in every worker.
+    # Images are scaled with torchvision. It is slow to import, so it is imported once here and not
+    # in every worker, and so is the decoder.
     import_module("torchvision.transforms.v2")
+    fast_jpeg()
     on_gpu = device.type == "cuda"
     loader: DataLoader[Any] = DataLoader(
         dataset,

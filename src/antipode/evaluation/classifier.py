@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from antipode import dist, rng
 from antipode.core.scores import raised
 from antipode.data.chunks import uniforms
+from antipode.data.decoders import evaluation_decoder
 from antipode.data.loader import Loader, cores, in_order
 from antipode.data.progress import bar
 from antipode.data.sources.source import Memory, Source
@@ -29,8 +30,10 @@ from antipode.training.graph import CapturedStep
 Factor = Callable[[int, int], float]
 # views (N,C,H,W) -> features (N,D)
 Features = Callable[[Tensor], Tensor]
-# one step: of views (N,C,H,W) and image ids (N,), or of image ids and the key () of the draws
+# one step, of views (N,C,H,W) and image ids (N,)
 Learn = Callable[[Tensor, Tensor], None]
+# one step, of what the loader yields
+Step = Callable[..., None]
 
 CROP = (0.08, 1.0)  # the share of the image area that a training crop covers
 
@@ -158,13 +161,15 @@ def fit(
         batch: the batch size.
         epochs: the number of epochs.
     """
+    views = augmented(task.eval_view)
     loader = Loader(
         source,
-        augmented(task.eval_view),
+        views,
         batch=batch,
         epochs=epochs,
         seed=task.seed,
         device=task.device,
+        decoder=evaluation_decoder(source, views, task.device),
         **places(batch),
     )
     optimisers = [optimiser for optimiser, _ in moves]
@@ -211,9 +216,14 @@ def _steps(loader: Loader, learn: Learn, frozen: bool) -> Iterator[tuple[int, Ca
     source = loader.source
     on_gpu = loader.device.type == "cuda"
     if not isinstance(source, Memory):
-        step_of_views = _captured(learn) if on_gpu and frozen else learn
-        for step, _, batch in loader.steps():
-            yield step, partial(step_of_views, batch.views[0], batch.image_ids)
+
+        def on_crops(image_ids: Tensor, planned_ids: Tensor, key: Tensor, crops: Tensor) -> None:
+            draws = uniforms(key, planned_ids, loader.views)
+            learn(loader.views.finish([crops], draws)[0], image_ids)
+
+        step_of_crops = _captured(on_crops) if on_gpu and frozen else on_crops
+        for number, _, inputs in loader.inputs():
+            yield number, partial(step_of_crops, *inputs)
         return
 
     def body(image_ids: Tensor, key: Tensor) -> None:
@@ -225,7 +235,7 @@ def _steps(loader: Loader, learn: Learn, frozen: bool) -> Iterator[tuple[int, Ca
         yield number, partial(train_step, image_ids, key)
 
 
-def _captured(step: Learn) -> Learn:
+def _captured(step: Step) -> Step:
     return CapturedStep(step, what="the classifier's step", together=dist.active())
 
 

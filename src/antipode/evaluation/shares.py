@@ -4,6 +4,8 @@ Collectives need shares of equal size. The last image is therefore repeated, and
 copies are removed.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -32,7 +34,7 @@ def joined(rows: Tensor, n: int) -> Tensor:
     return dist.gather(dist.movable(numbers))[:n].to(rows)
 
 
-def places(batch: int) -> dict[str, int]:
+def places(batch: int) -> dict[str, Any]:
     """Return the rank and the number of ranks for a loader of batches of a classifier.
 
     If the batch cannot be divided equally, every rank processes all of it.

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from antipode import dist, optim, rng
 from antipode.data.chunks import uniforms
+from antipode.data.decoders import evaluation_decoder
 from antipode.data.loader import Loader, in_order
 from antipode.data.progress import bar
 from antipode.data.sources.source import Memory, Source, subset
@@ -161,13 +162,15 @@ def _steps(task: Task, tuning: Tuning, source: Source, learn: Learn) -> Steps:
     if isinstance(source, Memory):
         yield from _resident(task, tuning, source, rows, views, learn)
         return
+    shown = subset(source, table) if tuning.balanced else source
     loader = Loader(
-        subset(source, table) if tuning.balanced else source,
+        shown,
         views,
         batch=tuning.batch,
         epochs=tuning.epochs,
         seed=task.seed,
         device=task.device,
+        decoder=evaluation_decoder(shown, views, task.device),
         **places(tuning.batch),
     )
     for _, _, batch in loader.steps():

@@ -10,6 +10,7 @@ from torch import nn
 
 from antipode import dist, optim
 from antipode.core.learner import Learner
+from antipode.data.decoders import choose_decoder
 from antipode.data.loader import Loader
 from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Memory
@@ -99,11 +100,13 @@ def build(
     splits: Splits | None = None,
     backbone: nn.Module | None = None,
     fresh: bool = True,
+    decoder: str | None = None,
 ) -> Setup:
     """Build data, views, learner, optimisers and loader of a recipe, on its device.
 
     `splits` and `backbone` replace those that the recipe names. `fresh` is False if a checkpoint
-    will replace the weights, so that pretrained weights need not be loaded.
+    will replace the weights, so that pretrained weights need not be loaded. `decoder` says where
+    JPEG is decoded if the recipe leaves that open ("auto"); by default the workers decode.
     """
     device = pick_device(recipe.train.device)
     dist.setup(device.type)
@@ -132,6 +135,8 @@ def build(
         parts=recipe.train.accumulate,
         device=device,
         workers=recipe.data.workers,
+        reduced=recipe.data.reduced_decode,
+        decoder=choose_decoder(decoder or recipe.data.decoder, data.pretrain, views, device),
     )
     optims, schedules = optimisers(recipe, learner)
     step = Step(

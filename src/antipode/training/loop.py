@@ -21,6 +21,7 @@ from antipode.runs.folder import RunFolder
 from antipode.threads import restore as restore_threads
 from antipode.training import checkpoint, health, logs
 from antipode.training.build import Setup, build
+from antipode.training.decoder import where_to_decode
 from antipode.training.filling import filling_sentence
 from antipode.training.progress import display, say
 from antipode.training.record import Interrupted, Monitor, Recorder, settling
@@ -54,7 +55,8 @@ def train(
         resumes = run.has_checkpoint() and not overwrite
         if resumes:
             restore_threads(run.read_object("env.json").get("threads"))
-        setup = build(recipe, splits, backbone, fresh=not resumes)
+        decoder = where_to_decode(recipe, splits, backbone, run if resumes else None)
+        setup = build(recipe, splits, backbone, fresh=not resumes, decoder=decoder)
         folder = prepared(run, overwrite) if dist.rank() == 0 else nullcontext(_nothing)
         with folder as commit:
             # other ranks wait here, so that they do not read a checkpoint of the replaced run
@@ -201,7 +203,8 @@ def begin(setup: Setup, run: RunFolder) -> tuple[int, health.HealthMonitor]:
     if dist.rank() == 0:
         run.path.mkdir(parents=True, exist_ok=True)
         setup.recipe.write(run.path / "recipe.json")
-        run.write_json("env.json", environment(setup.device.type))
+        decoder = "cpu" if setup.loader.decoder is None else "gpu"  # a resumed run keeps it
+        run.write_json("env.json", environment(setup.device.type) | {"decoder": decoder})
         run.rewind(start)
         if found:
             checkpoint.complete(run, found[1], setup.recipe.train.keep)

@@ -3,8 +3,8 @@
 The content decides the format, not the file name. Every failure raises a ValueError. Its message is
 the rest of a sentence that starts with the name of the image: "is empty (0 bytes)".
 
-- JPEG is decoded by torchvision's operator or by torchcodec, which are faster than Pillow and give
-  the same pixels (benchmarks/decode.py). Pillow decodes everything else.
+- JPEG is decoded by torchcodec if it is installed, else by torchvision. Both are faster than Pillow
+  and give the same pixels (benchmarks/decode.py). Pillow decodes everything else.
 - Modes become RGB as in torchvision's ImageFolder: grey is repeated, a palette is looked up, CMYK
   is converted, alpha is dropped, and the EXIF orientation is not applied.
 - Images with 16 bits per channel keep their upper 8 bits.
@@ -17,6 +17,7 @@ than PIXELS pixels is decoded at a half, a quarter or an eighth of its size.
 import io
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -39,6 +40,8 @@ from antipode.data.sources.headers import (
     reason,
 )
 
+EXIF = b"Exif\0"
+APP1 = 0xE1  # the marker of the segment that holds EXIF data
 SCANS = 1 << 33  # pixels times scans of a progressive JPEG; every scan visits all pixels
 
 
@@ -105,30 +108,51 @@ def match_channels(image: Tensor, channels: int) -> Tensor:
 def fast_jpeg() -> Callable[[bytes, int], Tensor] | None:
     """Return a function that decodes JPEG bytes to a number of channels, or None if there is none.
 
-    It is torchvision's operator or, in versions of torchvision without it, torchcodec's decoder if
-    that is installed. Both are built on libjpeg-turbo, give the same pixels and take the same time
-    (benchmarks/decode.py).
+    It is torchcodec's decoder if that is installed, else torchvision's operator, which later
+    versions of torchvision will not have. Both are built on libjpeg-turbo, give the same pixels and
+    take the same time (benchmarks/decode.py).
     """
+    return _torchcodec() or _torchvision()
+
+
+def _torchcodec() -> Callable[[bytes, int], Tensor] | None:
+    try:
+        operator: Any = import_module("torchcodec.decoders").decode_jpeg  # optional
+    except (ImportError, AttributeError, OSError, RuntimeError):  # none, too old, another torch's
+        return None
+
+    def decode(data: bytes, channels: int) -> Tensor:
+        plain = _tensor(without_exif(data))
+        image: Tensor = operator(plain, mode={1: "GRAY", 3: "RGB"}[channels])
+        return image
+
+    return decode
+
+
+def _torchvision() -> Callable[[bytes, int], Tensor] | None:
     # slow to import, and not needed for images in memory: torchvision loads torch's compiler
     import torchvision.io  # noqa: F401, PLC0415  (loads torch.ops.image)
 
     # the operator and not torchvision.io.decode_jpeg, because that wrapper warns on every call
     operator = getattr(torch.ops.image, "decode_jpeg", None)
-    if operator is not None:
-        # the last argument says whether to apply the EXIF orientation
-        return lambda data, channels: operator(_tensor(data), channels, False)
-    try:
-        from torchcodec.decoders import decode_jpeg  # noqa: PLC0415  (optional)
-    except (ImportError, OSError, RuntimeError):  # not installed, or built for another torch
+    if operator is None:
         return None
+    # the last argument says whether to apply the EXIF orientation
+    return lambda data, channels: operator(_tensor(data), channels, False)
 
-    def decode(data: bytes, channels: int) -> Tensor:
-        if b"Exif\0" in data[:65536]:  # torchcodec would apply the orientation
-            return from_pillow(Image.open(io.BytesIO(data)), channels=channels)
-        image: Tensor = decode_jpeg(_tensor(data), mode={1: "GRAY", 3: "RGB"}[channels])
-        return image
 
-    return decode
+def without_exif(data: bytes) -> bytes:
+    """Return a JPEG file without its EXIF segments, since torchcodec applies the orientation."""
+    if EXIF not in data[:65_536]:
+        return data
+    kept = [data[:2]]
+    at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != SCAN:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if data[at + 1] != APP1 or not data.startswith(EXIF, at + 4):
+            kept.append(data[at:end])
+        at = end
+    return b"".join([*kept, data[at:]])
 
 
 def _tensor(data: bytes) -> Tensor:

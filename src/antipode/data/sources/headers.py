@@ -42,6 +42,12 @@ PNG_BITS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8,
 FRAMES = (0xC0, 0xC1, 0xC2)
 PROGRESSIVE = 0xC2
 SCAN = 0xDA
+BASELINE = 0xC0
+ADOBE = 0xEE  # its byte 11 is 1 if the components are luma and colour, 0 if red, green and blue
+END = b"\xff\xd9"
+# 4:4:4, 4:2:2 and 4:2:0: horizontal and vertical sampling of the components, four bits each
+SAMPLINGS = (b"\x11\x11\x11", b"\x21\x11\x11", b"\x22\x11\x11")
+PLAIN = 1 << 24  # pixels of an image that a GPU decodes
 SEGMENTS = frozenset((0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE))
 
 
@@ -98,6 +104,36 @@ def _full_header(file: BinaryIO, magic: bytes) -> Header:
 def too_long(size: int) -> str:
     """Return the reason why a file of `size` bytes is not read."""
     return f"has {size:,} bytes, more than the limit of {BYTES:,}"
+
+
+def plain_jpeg(data: bytes) -> tuple[int, int] | None:
+    """Return height and width if the file is an ordinary colour JPEG, which any decoder can decode.
+
+    It is baseline with three components (luma and two of colour) in a usual subsampling, and
+    complete. None means that it is something else. Raises ValueError if the size is not suitable
+    for training.
+    """
+    if not data.startswith(JPEG) or END not in data[-64:]:
+        return None
+    sides = None
+    at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == SCAN:
+            break
+        if marker == BASELINE:
+            bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
+            sampling = data[at + 11 : at + 19 : 3]
+            if bits != 8 or components != 3 or sampling not in SAMPLINGS:
+                return None
+            sides = height, width
+        elif marker not in SEGMENTS or (marker == ADOBE and data[at + 15] != 1):
+            return None
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    if sides is None or sides[0] * sides[1] > PLAIN:
+        return None
+    _check_size(Header(sides[1], sides[0], 0, False, True))
+    return sides
 
 
 def _png_header(start: bytes) -> Header | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD
+from antipode.data.views.flat import crop_flat
 from antipode.data.views.operation import Blur, Centre, Crop
 from antipode.data.views.policy import View, policies
 from antipode.limits import LIMITS, check_limit
@@ -130,6 +131,8 @@ class Views(nn.Module):
         # the first operation that the device does, without and with workers that cut the crops
         self.all_operations = dict.fromkeys(policy, 0)
         self.after_cut = {view: _host_operations(view) for view in policy}
+        # every view begins with a random crop, so that a box determines its pixels
+        self.boxed = all(isinstance(view.operations[0], Crop) for view in policy)
         # the indices of equal views, which are computed as one batch
         self.indices: dict[View, list[int]] = {}
         for index, view in enumerate(policy):
@@ -206,6 +209,29 @@ class Views(nn.Module):
             choices = zip(images, boxes.tolist(), *(flip.tolist() for flip in flips), strict=True)
             for row, (image, box, mirror, upend) in enumerate(choices):
                 out[index][row] = crop.resample(image[None], box, mirror, upend)[0]
+
+    def boxes(self, uniforms: Tensor, sides: Tensor) -> Tensor:
+        """Return the boxes and flips (V,n,6) of images with sides int64 (n,2).
+
+        They are those of `cut_all` with the same uniforms (n,V,U): top, left, height, width, and
+        whether to flip horizontally and vertically.
+        """
+        rows = []
+        for index, view in enumerate(self.policy):
+            crop = view.operations[0]
+            assert isinstance(crop, Crop)
+            boxes, *flips = crop.draw(uniforms[:, index, : crop.slots], *sides.T)
+            rows.append(torch.cat([boxes, *(flip[:, None] for flip in flips)], 1))
+        return torch.stack(rows)
+
+    def cut_flat(self, view: int, flat: Tensor, places: Tensor, boxes: Tensor, out: Tensor) -> None:
+        """Write the crops of one view to `out` uint8 (n,C,S,S), see `flat.crop_flat`."""
+        crop_flat(flat, places, boxes, out, cubic=self.cubic(view))
+
+    def cubic(self, view: int) -> bool:
+        """Return True if the crops of a view are interpolated bicubically."""
+        crop = self.policy[view].operations[0]
+        return isinstance(crop, Crop) and crop.cubic
 
     def finish(self, crops: list[Tensor], uniforms: Tensor) -> list[Tensor]:
         """Return the views of V crops uint8 (N,C,S,S).

@@ -1,0 +1,252 @@
+"""Tests of decoding on the device: the crops are those of workers, whatever a file contains.
+
+The decoder is a function that the tests provide, so everything but nvJPEG and the kernel runs on a
+CPU.
+"""
+
+import io
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from antipode.data import device_decode, encoded
+from antipode.data.decoders import choose_decoder, device_decoder
+from antipode.data.loader import Loader
+from antipode.data.sources import decode, headers
+from antipode.data.sources.folder import tree
+from antipode.data.sources.source import BrokenImages, subset
+from antipode.data.views.views import views
+
+
+def picture(seed, width, height):
+    random = np.random.default_rng(seed)
+    coarse = random.integers(0, 256, (height // 6, width // 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def jpeg(seed, width=60, height=48, **settings):
+    file = io.BytesIO()
+    picture(seed, width, height).save(file, "JPEG", **({"quality": 90} | settings))
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Thirty files: JPEG of several sizes, a progressive and a grey one, a PNG, a truncated one."""
+    root = tmp_path_factory.mktemp("photos")
+    for number in range(30):
+        (root / f"{number:02d}.jpg").write_bytes(jpeg(number, 60 + 2 * number, 48 + number % 5))
+    (root / "03.jpg").write_bytes(jpeg(3, progressive=True))
+    picture(4, 60, 48).convert("L").save(root / "04.jpg")
+    picture(5, 60, 48).save(root / "05.jpg", "PNG")
+    whole = jpeg(6, 90, 70)
+    (root / "06.jpg").write_bytes(whole[: len(whole) // 3])
+    return tree(root)
+
+
+def on_host(files):
+    """Decode in place of nvJPEG, with the decoder of the workers."""
+    return [decode.decode(data.numpy().tobytes()).clone() for data in files]
+
+
+def run(source, start=0, policy="simclr", **settings):
+    values = {"batch": 10, "epochs": 2, "seed": 1, "workers": 0} | settings
+    return list(Loader(source, views(policy, size=24), **values).decoded(start))
+
+
+def same(left, right, levels):
+    assert len(left) == len(right) > 0
+    for (*step, crops, unit, ids), (*other, theirs, their_unit, their_ids) in zip(
+        left, right, strict=True
+    ):
+        assert step == other
+        assert torch.equal(ids, their_ids) and torch.equal(unit, their_unit)
+        for a, b in zip(crops, theirs, strict=True):
+            assert int((a.int() - b.int()).abs().max()) <= levels
+
+
+@pytest.mark.filterwarnings("ignore::antipode.data.sources.source.BrokenImages")
+@pytest.mark.parametrize(("policy", "workers"), [("simclr", 0), ("simclr", 2), ("byol", 0)])
+def test_the_device_cuts_the_crops_of_the_workers(photos, policy, workers):
+    """Boxes and flips are equal; floats on the device and bytes on the host differ by a level."""
+    plain = run(photos, policy=policy)
+    same(run(photos, policy=policy, workers=workers, decoder=on_host), plain, levels=1)
+
+
+@pytest.mark.filterwarnings("ignore::antipode.data.sources.source.BrokenImages")
+@pytest.mark.parametrize("start", [1, 3, 4])
+def test_a_restart_in_the_middle_of_an_epoch_continues_bit_for_bit(photos, start):
+    same(run(photos, start, decoder=on_host), run(photos, decoder=on_host)[start:], levels=0)
+
+
+@pytest.mark.filterwarnings("ignore::antipode.data.sources.source.BrokenImages")
+def test_chunks_slots_and_groups_change_no_bit(photos, monkeypatch):
+    whole = run(photos, decoder=on_host)
+    monkeypatch.setattr(encoded, "CHUNK", 3)
+    monkeypatch.setattr(device_decode, "PIXELS", 30_000)
+    same(run(photos, decoder=on_host, workers=2), whole, levels=0)
+    slots = encoded.Slots
+    monkeypatch.setattr(encoded, "Slots", lambda count, size: slots(count, 6000))
+    same(run(photos, decoder=on_host, workers=2), whole, levels=0)
+
+
+def test_a_file_that_the_device_refuses_is_replaced_like_a_broken_one(photos):
+    """One damaged file in a batch leaves the others on the device."""
+    whole = photos.read.encoded(8)
+    refused = []
+
+    def strict(files):
+        for data in files:
+            if data.numpy().tobytes() == whole:
+                refused.append(len(files))
+                raise RuntimeError("nvJPEG failed")
+        return on_host(files)
+
+    source = subset(photos, torch.tensor([7, 8, 9, 10, 11]))
+    assert headers.plain_jpeg(whole)
+    plain = run(source, batch=5, epochs=1)
+    same(run(source, batch=5, epochs=1, decoder=strict), plain, levels=1)
+    assert refused == [5, 1]
+
+
+def test_broken_images_are_reported(photos):
+    source = replace(subset(photos, torch.arange(12)), failed={})
+    with pytest.warns(BrokenImages, match="06.jpg"):
+        batches = run(source, batch=12, epochs=1, decoder=on_host)
+    assert sorted(batches[0][-1].tolist()) == [0, 1, 2, 3, 4, 5, 7, 7, 8, 9, 10, 11]
+
+
+def test_an_error_of_the_decoder_reaches_the_caller(photos):
+    def fails(files):
+        raise KeyError("decoder")
+
+    with pytest.raises(KeyError, match="decoder"):
+        run(photos, decoder=fails)
+
+
+def test_a_loader_that_is_left_early_ends_its_thread(photos):
+    before = threading.active_count()
+    loader = Loader(
+        subset(photos, torch.arange(10, 30)), views("simclr", size=24), batch=4, epochs=50, seed=0,
+        workers=0, decoder=on_host,
+    )  # fmt: skip
+    steps = loader.inputs()
+    next(steps)
+    steps.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "plain"),
+    [
+        ({}, True),
+        ({"subsampling": 0}, True),
+        ({"subsampling": 2}, True),
+        ({"progressive": True}, False),
+        ({"exif": b"Exif\0\0" + bytes(20_000)}, True),
+    ],
+)
+def test_only_ordinary_jpeg_goes_to_the_device(settings, plain):
+    data = jpeg(0, 52, 36, **settings)
+    assert headers.plain_jpeg(data) == ((36, 52) if plain else None)
+    assert headers.plain_jpeg(data[:-200]) is None
+
+
+def test_grey_cmyk_and_rgb_jpeg_do_not_go_to_the_device():
+    image = picture(0, 52, 36)
+    for mode, settings in (("L", {}), ("CMYK", {}), ("RGB", {"keep_rgb": True})):
+        file = io.BytesIO()
+        image.convert(mode).save(file, "JPEG", **settings)
+        assert headers.plain_jpeg(file.getvalue()) is None
+
+
+def test_what_suits_the_device(photos):
+    make = views("simclr", size=24)
+    assert encoded.suits(photos, make)
+    assert not encoded.suits(subset(photos, torch.tensor([3, 4, 5, 6])), make)
+    assert not encoded.suits(photos, views("eval", size=24))
+
+
+def test_without_a_gpu_workers_decode(photos):
+    make = views("simclr", size=24)
+    cpu = torch.device("cpu")
+    assert choose_decoder("auto", photos, make, cpu) is None
+    assert choose_decoder("cpu", photos, make, cpu) is None
+    with pytest.raises(ValueError, match="decoder=gpu needs a CUDA device"):
+        choose_decoder("gpu", photos, make, cpu)
+
+
+KERNEL = """
+import sys, torch
+from antipode.data.views import flat, flat_kernel
+images, boxes = torch.load(sys.argv[1])
+places, memory = [], torch.cat([image.flatten() for image in images])
+for number, image in enumerate(images):
+    places.append((sum(other.numel() for other in images[:number]), *image.shape[1:]))
+for cubic in (False, True):
+    ours, plain = (torch.zeros(len(images), 3, 12, 12, dtype=torch.uint8) for _ in range(2))
+    flat.crop_flat(memory, torch.tensor(places), boxes, plain, cubic=cubic)
+    flat_kernel.crop[(len(images), 3, 2)](
+        memory, torch.tensor(places), boxes, ours, SIZE=12, CUBIC=cubic, BLOCK=128
+    )
+    print(int((ours.int() - plain.int()).abs().max()), float((ours != plain).float().mean()))
+"""
+
+
+@pytest.mark.slow
+def test_the_kernel_cuts_the_crops_of_the_reference(tmp_path):
+    """Triton interprets the kernel on a CPU. A level of difference is a sum in another order."""
+    pytest.importorskip("triton")
+    generator = torch.Generator().manual_seed(0)
+    sides = [(37, 50), (90, 61), (8, 9)]
+    images = [torch.randint(0, 256, (3, *s), dtype=torch.uint8, generator=generator) for s in sides]
+    boxes = [[3, 5, 30, 40, 1, 0], [0, 0, 90, 61, 0, 1], [2, 1, 5, 6, 1, 1]]
+    torch.save((images, torch.tensor(boxes, dtype=torch.int32)), tmp_path / "images.pt")
+    command = [sys.executable, "-c", KERNEL, str(tmp_path / "images.pt")]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    for line in output.stdout.splitlines():
+        most, share = line.split()
+        assert int(most) <= 1 and float(share) < 0.02
+
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.filterwarnings("ignore::antipode.data.sources.source.BrokenImages")
+@pytest.mark.parametrize("policy", ["simclr", "byol"])
+def test_the_kernel_on_a_gpu_cuts_the_crops_of_the_workers(photos, policy):
+    def to_gpu(files):
+        return [image.cuda() for image in on_host(files)]
+
+    def moved(batches):
+        for *step, crops, unit, ids in batches:
+            yield *step, [crop.cpu() for crop in crops], unit.cpu(), ids.cpu()
+
+    loader = Loader(
+        photos, views(policy, size=24), batch=10, epochs=2, seed=1, workers=2, device="cuda",
+        decoder=to_gpu,
+    )  # fmt: skip
+    same(list(moved(loader.decoded())), run(photos, policy=policy), levels=1)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_nvjpeg_gives_nearly_the_pixels_of_the_host(photos):
+    """The transform and the interpolation of colour differ, so most pixels agree to some levels."""
+    decoder = device_decoder(torch.device("cuda"))
+    assert decoder is not None
+    files = [photos.read.encoded(index) for index in range(10, 30)]
+    found = decoder([torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files])
+    for image, data in zip(found, files, strict=True):
+        gap = (image.cpu().int() - decode.decode(data).int()).abs().double()
+        assert image.shape == decode.decode(data).shape and gap.mean() < 3
