@@ -183,8 +183,8 @@ def test_a_killed_process_leaves_nothing_half_done(tmp_path):
     name = f"folder:{folder(tmp_path / 'photos', count=40)}"
     code = (
         "import sys, time; from antipode.data.sources import pack\n"
-        "pack.PART = 4; encode = pack._encode\n"
-        "pack._encode = lambda *a: (time.sleep(0.02), encode(*a))[1]\n"
+        "pack.PART = 4; encode = pack.encode\n"
+        "pack.encode = lambda *a: (time.sleep(0.02), encode(*a))[1]\n"
         "print('ready', flush=True); pack.pack(sys.argv[1], sys.argv[2], workers=1)"
     )
     process = subprocess.Popen(

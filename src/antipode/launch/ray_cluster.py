@@ -91,7 +91,8 @@ def perform(
             Attempt(task, place / uuid.uuid4().hex, seen=checkpoints(task.folder))
             for task, place in zip(tasks, places, strict=True)
         ]
-        under_way = {remote.remote(one.task, one.sign, False, each.cpus): one for one in waiting}
+        here = Path.cwd()
+        under_way = {remote.remote(one.task, one.sign, here, each.cpus): one for one in waiting}
         try:
             while under_way:
                 ready, _ = cluster.ray.wait(list(under_way), timeout=POLL)
@@ -100,7 +101,7 @@ def perform(
                     attempt = under_way.pop(reference)
                     again = _ended(cluster.ray, reference, attempt, board)
                     if again is not None:
-                        further = remote.remote(again.task, again.sign, True, each.cpus)
+                        further = remote.remote(again.task, again.sign, here, each.cpus, True)
                         under_way[further] = again
         finally:
             _stop(cluster.ray, under_way)
@@ -190,7 +191,7 @@ def checkpoints(folder: Path) -> set[tuple[str, int]]:
     return found
 
 
-def work(task: Task, sign: Path, again: bool, threads: int) -> tuple[str, str]:
+def work(task: Task, sign: Path, here: Path, threads: int, again: bool = False) -> tuple[str, str]:
     """Perform a task on a node of the cluster.
 
     Returns the sentence of its error, empty for none, and the traceback of an unexpected error.
@@ -198,8 +199,9 @@ def work(task: Task, sign: Path, again: bool, threads: int) -> tuple[str, str]:
     Args:
         task: the task.
         sign: a file to create while the task is performed.
-        again: whether another worker was lost with the task.
+        here: the working directory, to which relative paths refer.
         threads: the number of threads, on which the last bits of sums depend.
+        again: whether another worker was lost with the task.
     """
     if not sign.parent.is_dir():
         return (
@@ -207,6 +209,8 @@ def work(task: Task, sign: Path, again: bool, threads: int) -> tuple[str, str]:
             "Ray cluster must share the file system of the run folders",
             "",
         )
+    with suppress(OSError):  # paths may all be absolute
+        os.chdir(here)
     torch.set_num_threads(threads)
     sign.touch()
     try:

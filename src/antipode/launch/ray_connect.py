@@ -39,7 +39,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Needs:
-    """What each task gets: whole CPU cores, which are also its threads, GPUs and memory in bytes."""
+    """What each task gets: CPU cores, which are also its threads, GPUs and memory in bytes."""
 
     cpus: int
     gpus: int = 0
@@ -163,6 +163,4 @@ def _module() -> Any:
     try:
         return import_module("ray")
     except ImportError:
-        raise ValueError(
-            f"{option('on', 'ray')} needs Ray: pip install 'antipode[ray]'"
-        ) from None
+        raise ValueError(f"{option('on', 'ray')} needs Ray: pip install 'antipode[ray]'") from None

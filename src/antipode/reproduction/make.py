@@ -18,8 +18,11 @@ from antipode.devices import pick_device
 from antipode.evaluation import protocol
 from antipode.evaluation.precision import library
 from antipode.files import atomic_write, finite
-from antipode.launch.local import check_at_once
-from antipode.launch.local import perform as launch
+from antipode.launch import dispatch
+from antipode.launch.place import Asked, Resources
+from antipode.launch.place import Place as Where
+from antipode.launch.place import place as placed
+from antipode.launch.place import resources as wanted
 from antipode.launch.task import Task
 from antipode.paths import absolute
 from antipode.reproduction import picture, present
@@ -30,6 +33,9 @@ from antipode.reproduction.plan import Plan, PlannedRun, listing, make_plan
 from antipode.runs.environment import environment
 from antipode.runs.run import Run, opened
 from antipode.training.pretrain import pretrain_recipe
+
+HERE = Where()
+NOTHING = Resources()
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,8 @@ def reproduce(
     device: str = "auto",
     at_once: int | str = 1,
     quiet: bool = False,
+    on: str = "local",
+    resources: Asked = None,
 ) -> Outcome:
     """Reproduce a table or figure of a paper, and write it as JSON, PNG and HTML.
 
@@ -84,16 +92,20 @@ def reproduce(
         at_once: how many runs train at the same time on the device, or "auto". Times that an item
             measures are comparable only with 1.
         quiet: whether to print nothing.
+        on: where the runs train: "local", "slurm", "ray" or "ray://HOST:PORT".
+        resources: what each run gets on a cluster, as a text such as "gpus=1,hours=4" or a mapping.
     """
     check_single_process()
-    check_at_once(at_once)
+    place = placed(on)
+    asked = wanted(resources)
+    dispatch.check(place, asked, at_once)
     plan = make_plan(item, scale, output_folder(out, scale), seeds=seeds, root=root, device=device)
     start = time.monotonic()
     with data_root(root):
         check_ready(plan)
         if not quiet:
             print("\n".join(listing(plan)[:2]), file=sys.stderr)
-        failed = perform(plan, device, quiet, at_once)
+        failed = perform(plan, device, quiet, at_once, place, asked)
     cells, absent = collect(plan, failed)
     laws = tuple(check_laws(plan.item, plan.scale, cells))
     missing = (*failed.values(), *absent)
@@ -163,7 +175,14 @@ def check_ready(plan: Plan) -> None:
             ) from None
 
 
-def perform(plan: Plan, device: str, quiet: bool, at_once: int | str = 1) -> dict[Path, str]:
+def perform(
+    plan: Plan,
+    device: str,
+    quiet: bool,
+    at_once: int | str = 1,
+    place: Where = HERE,
+    asked: Resources = NOTHING,
+) -> dict[Path, str]:
     """Train and measure every run. Return the folders of runs that failed, with a sentence each."""
     measures: dict[Path, list[Measure]] = {}
     for trial, runs in plan.trials:
@@ -177,11 +196,20 @@ def perform(plan: Plan, device: str, quiet: bool, at_once: int | str = 1) -> dic
             partial(finish, plan, planned, measures[planned.folder], device, silent),
             0.0 if planned.done else planned.work,
             0 if planned.recipe is None else planned.recipe.train.batch,
+            " ".join(sorted({measure.name for measure in measures[planned.folder]})),
         )
         for planned in plan.runs
     ]
     guess = "about a minute left" if plan.scale == "smoke" else ""
-    return launch(tasks, at_once=at_once, device=device, quiet=quiet, guess=guess)
+    return dispatch.perform(
+        tasks,
+        place=place,
+        resources=asked,
+        at_once=at_once,
+        device=device,
+        quiet=quiet,
+        guess=guess,
+    )
 
 
 def finish(
