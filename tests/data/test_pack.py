@@ -140,7 +140,7 @@ def test_a_split_without_any_readable_image_is_refused(tmp_path):
 
 def interrupted(monkeypatch, after):
     """Make packing stop with KeyboardInterrupt once `after` images are encoded."""
-    encode = module._encode
+    encode = module.encode
     count = 0
 
     def stop(*arguments):
@@ -150,7 +150,7 @@ def interrupted(monkeypatch, after):
             raise KeyboardInterrupt
         return encode(*arguments)
 
-    monkeypatch.setattr(module, "_encode", stop)
+    monkeypatch.setattr(module, "encode", stop)
 
 
 def test_an_interrupted_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch):
