@@ -44,6 +44,7 @@ smaller = {
     "--protocol lowshot-svm": "--protocol lowshot-svm --data cifar10",  # VOC has 20 classes
     "--scale small": "--scale small --plan",  # hours on a GPU
     "reproduce dcl.fig1 ": "reproduce dcl.fig1 --plan ",  # a minute; tests/reproduction runs it
+    "--on ray://head:10001": "--on ray",  # tests/launch/test_ray_cluster.py has such an address
 }
 # The same for code. A detector would train for hours; tests/evaluation/test_detect.py trains one.
 smaller_code = {

@@ -179,6 +179,28 @@ def test_an_interrupted_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch
     assert not list((tmp_path / "packed").rglob("*.npz"))
 
 
+def test_parts_that_others_wrote_give_the_bytes_of_one_process(tmp_path, monkeypatch):
+    root = folder(tmp_path / "photos")
+    broken = root / "cat" / "4.png"
+    broken.write_bytes(broken.read_bytes()[:-400])
+    name = f"folder:{root}"
+    monkeypatch.setattr(module, "PART", 4)
+    with pytest.warns(BrokenImages):
+        pack(name, tmp_path / "one", size=32)
+    for split, numbers in (("test", range(1)), ("train", range(3, 6)), ("train", range(3))):
+        module.pack_parts(name, tmp_path / "all", split, numbers, size=32, workers=2)
+    with monkeypatch.context() as patch, pytest.warns(BrokenImages):
+        interrupted(patch, 0)  # nothing is left to encode
+        pack(name, tmp_path / "all", size=32)
+    one, several = (
+        {file.relative_to(home): file.read_bytes() for file in home.rglob("*.*")}
+        for home in (tmp_path / "one", tmp_path / "all")
+    )
+    assert one == several and len(one) > 8
+    with pytest.raises(ValueError, match="already exists"):
+        module.pack_parts(name, tmp_path / "all", "train", range(1), size=32)
+
+
 def test_a_killed_process_leaves_nothing_half_done(tmp_path):
     name = f"folder:{folder(tmp_path / 'photos', count=40)}"
     code = (

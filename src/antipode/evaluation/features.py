@@ -76,14 +76,20 @@ def extract(
 
 @torch.no_grad()
 def extract_rows(
-    net: nn.Module, eval_view: Views, source: Source, rows: range, *, batch: int = 256
+    net: nn.Module,
+    eval_view: Views,
+    source: Source,
+    rows: range,
+    *,
+    batch: int = 256,
+    workers: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return features (B,D) of some images of a source, and the ids (B,) of the images behind them.
 
     If the first row is a multiple of the batch, the features have the bits that `extract` gives
     them. `with_labels` turns the joined rows of all images into what `extract` returns.
     """
-    x, ids = _compute_share(net, eval_view, source, batch, None, None, rows)
+    x, ids = _compute_share(net, eval_view, source, batch, workers, None, rows)
     _check_finite(x)
     return x, ids
 

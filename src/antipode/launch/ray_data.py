@@ -124,6 +124,8 @@ def pack_on_ray(
     given = {key: value for key, value in options.items() if key != "progress"}
     keys = ("size", "quality", "root")
     splits = packing.begin(data, home, *map(given.get, keys), download=False, seed=0)
+    if (packing.unfinished(home) / "meta.json").exists():  # only its name is not final
+        return packing.pack(data, home, **options)
     with connected(address, not shown) as cluster:
         each = needs(cluster, resources)
         tasks = [
