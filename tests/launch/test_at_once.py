@@ -44,4 +44,5 @@ def test_both_ways_are_measured_side_by_side(tmp_path):
     found = json.loads((tmp_path / "a.json").read_text())
     assert [row["at_once"] for row in found["rows"]] == [1, 2]
     assert all(row["processes"] > 0 and row["streams"] > 0 for row in found["rows"])
-    assert found["same_bits"]["processes"] and found["same_bits"]["streams"]
+    same = found["same_bits"]
+    assert same["processes"] and same["streams"] and same["distinct"] and same["compared"] == 2
