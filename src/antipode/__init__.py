@@ -41,6 +41,8 @@ HOMES = {
     "views": "antipode.data.views.views",
     "functional": "antipode.functional",
     # used by the command line, and not part of the public interface
+    "job_lines": "antipode.launch.jobs",
+    "job_table": "antipode.launch.jobs",
     "judgement": "antipode.evaluation.judgement",
     "list_names": "antipode.listing",
     "pack": "antipode.launch.spread",

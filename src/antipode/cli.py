@@ -552,6 +552,16 @@ def sweep(
     raise typer.Exit(0 if found.ok else 1)
 
 
+@app.command()
+def jobs(
+    folder: Annotated[str, typer.Argument(help="folder of a sweep, a reproduction or a run")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show the states and logs of runs that a cluster holds."""
+    rows = antipode.job_table(folder)
+    say({"jobs": rows}, "\n".join(antipode.job_lines(rows)), as_json)
+
+
 @app.command("list")
 def list_(
     what: Annotated[

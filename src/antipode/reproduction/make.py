@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from antipode import dist
 from antipode.analysis import catalog as analyses
 from antipode.data.sources.catalog import load
 from antipode.devices import pick_device
@@ -220,8 +221,13 @@ def finish(
     silent: bool,
     quiet: bool,
 ) -> None:
-    """Train and measure a run. Nothing is printed if `silent` or `quiet`."""
+    """Train and measure a run. Of several ranks, one measures.
+
+    Nothing is printed if `silent` or `quiet`.
+    """
     run = train(planned, quiet=silent or quiet)
+    if not dist.alone():
+        return
     measure_run(plan, planned, run, measures, device)
 
 
