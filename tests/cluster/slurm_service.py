@@ -15,7 +15,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "sinfo")
 NODES = ("one", "two")
-# A requeued job waits until its old credential has expired: 3 seconds here, 120 by default.
+# A requeued job waits until its old credential has expired: 120 seconds by default, 5 at least.
 CONF = """
 ClusterName=antipode
 SlurmctldHost={host}(127.0.0.1)
@@ -24,7 +24,7 @@ SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=3
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid

@@ -25,7 +25,7 @@ from antipode.launch.record import (
     read_record,
     write_record,
 )
-from antipode.launch.slurm_job import Work
+from antipode.launch.slurm_job import Work, newest, requeue_if_advanced
 from antipode.launch.slurm_queue import Job
 from antipode.launch.task import Board, Task
 from antipode.wording import from_command_line, option, same_call
@@ -202,6 +202,7 @@ def _wait(tasks: Sequence[Task], records: Mapping[Path, Record], board: Board, p
     active = list(tasks)
     started: set[Path] = set()
     seen = dict.fromkeys(records, time.monotonic())  # when the queue showed a job last
+    written = {task.folder: newest(task.folder) for task in tasks}
     while active:
         queue = slurm_queue.queue()
         for task in list(active):
@@ -210,6 +211,11 @@ def _wait(tasks: Sequence[Task], records: Mapping[Path, Record], board: Board, p
             if queue is None or (job and job.active):
                 seen[task.folder] = time.monotonic()
             outcome = read_outcome(task.folder, record.id)
+            if outcome is None and job and job.state == "TIMEOUT":
+                before = written[task.folder]
+                written[task.folder] = newest(task.folder)
+                if requeue_if_advanced(task.folder, record.id, before):
+                    seen[task.folder] = time.monotonic()
             if outcome is not None:
                 error = f"{outcome.error} (log: {record.log})" if outcome.error else ""
             elif time.monotonic() - seen[task.folder] < (poll if job else LOST):

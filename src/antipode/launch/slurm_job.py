@@ -161,6 +161,14 @@ def newest(folder: Path) -> int:
     return max((file.stat().st_mtime_ns for file in places if file.is_file()), default=0)
 
 
+def requeue_if_advanced(folder: Path, job: str, before: int) -> bool:
+    """Requeue a job that SLURM has killed at its time limit, if it wrote something since `before`.
+
+    A step that takes longer than the warning time can no longer be ended in time.
+    """
+    return newest(folder) > before and slurm_queue.requeue(job)
+
+
 def _idle(folder: Path, job: str) -> int:
     """Return the number of attempts without progress so far."""
     try:
