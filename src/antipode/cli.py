@@ -175,8 +175,10 @@ def pretrain(
         "overrides": set_ or [],
     }
     if plan:
+        command = antipode.ranked(antipode.plain_command("pretrain", recipe, arguments), resources)
         planned = antipode.plan(recipe, **arguments)
-        say(planned.json(), "\n".join(planned.lines()), as_json)
+        content = {**planned.json(), "command": command}
+        say(content, "\n".join([*planned.lines(), f"Command: {command}"]), as_json)
         return
     run = antipode.pretrain(
         recipe, **arguments, resume=resume, quiet=as_json, on=on, resources=resources
@@ -481,6 +483,7 @@ def reproduce(
     """
     if plan:
         lines = antipode.plan_item(item, scale, out, seeds=seeds, root=root, device=device)
+        lines = [antipode.ranked(line, resources) for line in lines]
         say({"plan": lines}, "\n".join(lines), as_json)
         return
     outcome = antipode.reproduce(
@@ -532,6 +535,7 @@ def sweep(
     given = set_ or []
     if plan:
         lines = antipode.plan_sweep(recipe, vary, out, seeds=seeds, overrides=given, device=device)
+        lines = [antipode.ranked(line, resources) for line in lines]
         say({"plan": lines}, "\n".join(lines), as_json)
         return
     found = antipode.sweep(

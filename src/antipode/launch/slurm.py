@@ -55,14 +55,13 @@ def perform_on_slurm(
     by_name = {job.name: job for job in queue.values() if job.active}
     waiting = {task.folder: record for task in tasks if (record := _known(task, by_name))}
     missing = [task for task in tasks if task.folder not in waiting]
-    if missing:
-        limits = _parameters(resources, device)
-        for task in missing:
-            waiting[task.folder] = _submitted(submitit, task, limits)
-    if not quiet:
-        print(_opening(tasks, missing, waiting), file=sys.stderr, flush=True)
+    limits = _parameters(resources, device) if missing else {}
     board = Board(tasks, quiet, "the time left is known after the first run")
     try:
+        for task in missing:
+            waiting[task.folder] = _submitted(submitit, task, limits)
+        if not quiet:
+            print(_opening(tasks, missing, waiting), file=sys.stderr, flush=True)
         _wait(tasks, waiting, board, poll)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_left_running(tasks, waiting)) from None
