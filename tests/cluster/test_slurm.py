@@ -2,10 +2,12 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,10 +37,20 @@ def antipode(*words):
     return [sys.executable, "-m", "antipode", *map(str, words)]
 
 
-def started(environment, *words):
-    return subprocess.Popen(
-        antipode(*words), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+@pytest.fixture
+def start(slurm, tmp_path):
+    """Start commands in the folder of the test; those that still run are killed at its end."""
+    processes = []
+
+    def started(*words):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen(antipode(*words), env=slurm, cwd=tmp_path, **pipes))
+        return processes[-1]
+
+    yield started
+    for process in processes:
+        process.kill()
+        process.communicate()
 
 
 def ended(process):
@@ -62,7 +74,7 @@ def scontrol(environment, *words):
 
 
 def sweep_words(out):
-    words = ["sweep", "digits.dcl", "--vary", "train.epochs=3,4,5,40", "--protocol", "knn20"]
+    words = ["sweep", "digits.dcl", "--vary", "train.epochs=1,2,6,20", "--protocol", "knn20"]
     return [*words, "--device", "cpu", *SMALL, "--out", out]
 
 
@@ -83,19 +95,21 @@ def results(out):
     return rows, weights
 
 
-def test_a_requeued_job_and_one_at_its_time_limit_end_with_the_bits_of_local_runs(slurm, tmp_path):
+def test_a_requeued_job_and_one_at_its_time_limit_end_with_the_bits_of_local_runs(
+    slurm, start, tmp_path
+):
     there = tmp_path / "there"
     here = tmp_path / "here"
-    command = started(slurm, *sweep_words(there), "--on", "slurm", "--resources", "cpus=1,hours=1")
-    long = until(lambda: job_of(there, 40))
+    command = start(*sweep_words(there), "--on", "slurm", "--resources", "cpus=1,hours=1")
+    long = until(lambda: job_of(there, 20))
     # the signal comes some seconds after this, and the limit itself is never reached
     scontrol(slurm, "update", f"JobId={long}", "TimeLimit=1")
-    short = until(lambda: job_of(there, 5))
+    short = until(lambda: job_of(there, 6))
     scontrol(slurm, "requeue", short)
-    local = started(slurm, *sweep_words(here), "--at-once", "2")
-    ended(local)
+    local = start(*sweep_words(here), "--at-once", "2")
     until(lambda: "goes back into the queue" in log_of(there, long))
     scontrol(slurm, "update", f"JobId={long}", "TimeLimit=60")
+    ended(local)
     ended(command)
     rows, weights = results(here)
     assert len(weights) == 4
@@ -112,15 +126,14 @@ def log_of(out, job):
     return "".join(file.read_text() for file in out.glob(f"runs/*/jobs/{job}_0_log.out"))
 
 
-def test_two_nodes_compute_what_one_process_computes(slurm, tmp_path):
+def test_two_nodes_compute_what_one_process_computes(start, tmp_path):
     words = ["pretrain", "digits.dcl", "--precision", "fp64", "--epochs", "1", "--device", "cpu"]
     words += SMALL
-    there = started(
-        slurm,
+    there = start(
         *(*words, "--out", tmp_path / "two", "--on", "slurm"),
         *("--resources", "nodes=2,cpus=1,hours=1"),
     )
-    ended(started(slurm, *words, "--out", tmp_path / "one"))
+    ended(start(*words, "--out", tmp_path / "one"))
     ended(there)
     one, two = (
         torch.load(tmp_path / name / "checkpoints" / "last.pt", weights_only=False)["learner"]
@@ -135,16 +148,18 @@ def test_two_nodes_compute_what_one_process_computes(slurm, tmp_path):
     assert env["launch"].startswith("slurm ")
 
 
-def test_an_interrupted_command_leaves_its_job_and_the_same_command_attaches(slurm, tmp_path):
+def test_an_interrupted_command_leaves_its_job_and_the_same_command_attaches(
+    slurm, start, tmp_path
+):
     out = tmp_path / "run"
     words = ["pretrain", "digits.dcl", "--epochs", "30", "--device", "cpu", *SMALL, "--out", out]
     words += ["--on", "slurm", "--resources", "cpus=1,hours=1"]
-    first = started(slurm, *words)
+    first = start(*words)
     job = until(lambda: (out / "checkpoints" / "last.pt").exists() and record(out)["id"])
     first.send_signal(2)
     _, err = first.communicate()
     assert first.returncode == 130 and f"scancel {job}" in err and "antipode jobs" in err
-    second = started(slurm, *words)
+    second = start(*words)
     for line in second.stderr:
         if line.startswith("SLURM: "):
             assert "found 1 job of an earlier call" in line
@@ -157,6 +172,28 @@ def test_an_interrupted_command_leaves_its_job_and_the_same_command_attaches(slu
         antipode("jobs", out), env=slurm, capture_output=True, text=True, check=True
     )
     assert "cancelled" in shown.stdout and "start the same command again" in shown.stdout
+
+
+def page_commands():
+    """Return the commands of the guide, for a small cluster without GPUs."""
+    page = Path(__file__).parents[2] / "docs" / "guides" / "slurm.md"
+    lines = [line for line in page.read_text().splitlines() if line.startswith("antipode ")]
+    small = {"cifar10.dcl": "digits.dcl", "gpus=1": "cpus=1", "partition=gpu": "partition=main"}
+    for old, new in small.items():
+        lines = [line.replace(old, new) for line in lines]
+    return [shlex.split(line)[1:] for line in lines]
+
+
+def test_the_commands_of_the_guide_run(start):
+    small = ["--set", "train.epochs=1", *SMALL]
+    commands = page_commands()
+    waited = [words for words in commands if "slurm" in words]
+    assert len(waited) == 2 and len(commands) == 4
+    for process in [start(*words, *small) for words in waited]:
+        ended(process)
+    for words in [words for words in commands if words not in waited]:
+        out, _ = ended(start(*words))
+        assert "4 finished" in out if words[0] == "jobs" else "antipode pretrain digits.dcl" in out
 
 
 def record(out):

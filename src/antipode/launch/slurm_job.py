@@ -58,7 +58,7 @@ class Work:
                 if SOON in received and (idle := self._again(job, before)):
                     error = idle
                 else:
-                    print(f"stopped: {stop}", file=sys.stderr, flush=True)
+                    print(str(stop) or "stopped", file=sys.stderr, flush=True)
                     _leave(130)
             seconds = time.monotonic() - began
             if error or os.environ.get("RANK", "0") == "0":
@@ -85,6 +85,7 @@ class Work:
         """Put the job back into the queue; return a sentence if that would not help or failed."""
         if os.environ.get("RANK", "0") != "0":
             _leave(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM sends it while the job is requeued
         idle = 0 if newest(self.task.folder) > before else _idle(self.task.folder, job) + 1
         _note_idle(self.task.folder, job, idle)
         if idle >= IDLE:
