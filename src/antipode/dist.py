@@ -85,14 +85,17 @@ def leave() -> None:
 
 
 def alone() -> bool:
-    """Leave the group of ranks and continue as a single process.
+    """Leave a group of several ranks, so that rank 0 continues as a single process.
 
     Returns True on rank 0. The other ranks have nothing left to do.
     """
-    is_first = first()
+    if world_size() == 1:
+        return True
     leave()
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1"} if world_size() > 1 and is_first else {}
-    return is_first
+    if first():
+        os.environ["WORLD_SIZE"] = "1"
+        return True
+    return False
 
 
 def world_size() -> int:

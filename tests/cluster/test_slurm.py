@@ -127,25 +127,26 @@ def log_of(out, job):
 
 
 def test_two_nodes_compute_what_one_process_computes(start, tmp_path):
-    words = ["pretrain", "digits.dcl", "--precision", "fp64", "--epochs", "1", "--device", "cpu"]
-    words += SMALL
-    there = start(
-        *(*words, "--out", tmp_path / "two", "--on", "slurm"),
-        *("--resources", "nodes=2,cpus=1,hours=1"),
-    )
+    """Training to 1e-9 in float64; the first process evaluates."""
+    words = ["sweep", "digits.dcl", "--vary", "method.tau=0.1", "--device", "cpu", *SMALL]
+    words += ["--set", "train.precision=fp64", "--set", "train.epochs=1", "--protocol", "knn20"]
+    asked = ["--on", "slurm", "--resources", "nodes=2,cpus=1,hours=1"]
+    there = start(*words, "--out", tmp_path / "two", *asked)
     ended(start(*words, "--out", tmp_path / "one"))
     ended(there)
     one, two = (
-        torch.load(tmp_path / name / "checkpoints" / "last.pt", weights_only=False)["learner"]
+        torch.load(file, weights_only=False)["learner"]
         for name in ("one", "two")
+        for file in (tmp_path / name).glob("runs/*/checkpoints/last.pt")
     )
     assert one.keys() == two.keys()
     doubles = [name for name, value in one.items() if value.dtype == torch.float64]
     assert doubles
     for name in doubles:
         torch.testing.assert_close(two[name], one[name], rtol=1e-9, atol=1e-9)
-    env = json.loads((tmp_path / "two" / "env.json").read_text())
-    assert env["launch"].startswith("slurm ")
+    [env] = [json.loads(file.read_text()) for file in (tmp_path / "two").glob("runs/*/env.json")]
+    assert env["ranks"] == 2 and env["launch"].startswith("slurm ")
+    assert results(tmp_path / "two")[0][0]["scores"].keys() == {"knn20", "knn-held-out"}
 
 
 def test_an_interrupted_command_leaves_its_job_and_the_same_command_attaches(

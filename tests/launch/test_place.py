@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from antipode.launch import dispatch, local, ray_cluster, slurm
+import antipode
+from antipode.launch import commands, dispatch, local
 from antipode.launch.place import Place, Resources, place, resources
 from antipode.launch.task import Task
 
@@ -120,7 +121,34 @@ def test_options_that_do_not_fit_the_place_are_errors():
     dispatch.check(Place("ray"), Resources(gpus=1))
 
 
-def test_modules_of_clusters_import_no_package_that_is_an_extra():
-    for module in (slurm, ray_cluster):
-        text = Path(module.__file__).read_text()
-        assert not any(line.startswith(("import ray", "import submitit")) for line in text.split())
+def test_no_module_imports_a_scheduler_before_it_is_used():
+    for path in Path(antipode.__file__).parent.rglob("*.py"):
+        for line in path.read_text().splitlines():
+            words = line.split() if not line.startswith((" ", "#")) else []
+            imported = words[:1] in (["import"], ["from"]) and words[1].split(".")[0]
+            assert imported not in ("ray", "submitit"), (path, line)
+
+
+# Plain commands
+
+
+def test_a_plain_command_has_the_arguments_that_were_given():
+    given = {"method": None, "epochs": 3, "out": Path("/a b"), "overwrite": False}
+    given["overrides"] = ["method.tau=0.1", "data.name=folder:x y"]
+    text = commands.plain_command("pretrain", "digits.dcl", given)
+    assert text == (
+        "antipode pretrain digits.dcl --epochs 3 --out '/a b' --set method.tau=0.1 "
+        "--set 'data.name=folder:x y'"
+    )
+    assert commands.plain_command("pretrain", None, {"overwrite": True}).endswith(" --overwrite")
+
+
+def test_several_processes_are_started_by_torchrun():
+    line = "to train  antipode pretrain digits.dcl"
+    assert commands.ranked(line) == commands.ranked(line, "gpus=1") == line
+    assert commands.ranked(line, "gpus=4") == (
+        "to train  torchrun --nnodes 1 --nproc-per-node 4 -m antipode pretrain digits.dcl"
+    )
+    assert "--nnodes 2" in commands.ranked(line, "nodes=2") and "HOST" in commands.ranked(
+        line, "nodes=2"
+    )

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -196,39 +197,60 @@ def _left_running(tasks: Sequence[Task], records: Mapping[Path, Record]) -> str:
     )
 
 
+@dataclass
+class Watched:
+    """A job that the command waits for.
+
+    Args:
+        task: the task.
+        record: the job.
+        seen: when the queue last showed that the job waits or runs.
+        written: when the run had last written something at the last time limit, see `newest`.
+        started: whether the start of the job was reported.
+    """
+
+    task: Task
+    record: Record
+    seen: float = field(default_factory=time.monotonic)
+    written: int = 0
+    started: bool = False
+
+    def error(self, queue: Mapping[str, Job] | None, patience: float) -> str | None:
+        """Return the sentence of a job that failed, empty if it succeeded, None if it goes on.
+
+        `patience` is how many seconds an outcome may appear later than the end of the job.
+        """
+        job = None if queue is None else queue.get(self.record.id)
+        if queue is None or (job and job.active):
+            self.seen = time.monotonic()
+        outcome = read_outcome(self.task.folder, self.record.id)
+        if outcome is not None:
+            return f"{outcome.error} (log: {self.record.log})" if outcome.error else ""
+        if job and job.state == "TIMEOUT":
+            before = self.written
+            self.written = newest(self.task.folder)
+            if requeue_if_advanced(self.task.folder, self.record.id, before):
+                self.seen = time.monotonic()
+        if time.monotonic() - self.seen < (patience if job else LOST):
+            return None
+        return ended_without_outcome(self.record, job)
+
+
 def _wait(tasks: Sequence[Task], records: Mapping[Path, Record], board: Board, poll: float) -> None:
     """Wait until all jobs have ended, and report on the board as they start and end."""
-    active = list(tasks)
-    started: set[Path] = set()
-    seen = dict.fromkeys(records, time.monotonic())  # when the queue showed a job last
-    written = {task.folder: newest(task.folder) for task in tasks}
-    while active:
+    watched = [Watched(task, records[task.folder], written=newest(task.folder)) for task in tasks]
+    while watched:
         queue = slurm_queue.queue()
-        for task in list(active):
-            record = records[task.folder]
-            job = None if queue is None else queue.get(record.id)
-            if queue is None or (job and job.active):
-                seen[task.folder] = time.monotonic()
-            outcome = read_outcome(task.folder, record.id)
-            if outcome is None and job and job.state == "TIMEOUT":
-                before = written[task.folder]
-                written[task.folder] = newest(task.folder)
-                if requeue_if_advanced(task.folder, record.id, before):
-                    seen[task.folder] = time.monotonic()
-            if outcome is not None:
-                error = f"{outcome.error} (log: {record.log})" if outcome.error else ""
-            elif time.monotonic() - seen[task.folder] < (poll if job else LOST):
-                error = None
-            else:
-                error = ended_without_outcome(record, job)
-            if job and job.word == "running" and task.folder not in started:
-                started.add(task.folder)
-                board.start(task, len(started) - board.ended - 1)
+        for one in list(watched):
+            job = (queue or {}).get(one.record.id)
+            if job and job.word == "running" and not one.started:
+                one.started = True
+                board.start(one.task, sum(other.started for other in watched) - 1)
+            error = one.error(queue, poll)
             if error is not None:
-                started.add(task.folder)
-                active.remove(task)
-                board.end(task, error)
-        if active:
+                watched.remove(one)
+                board.end(one.task, error)
+        if watched:
             time.sleep(poll)
 
 
