@@ -137,6 +137,9 @@ def pack(
     size: int | None = None,
     quality: int | None = None,
     root: str | Path | None = None,
+    download: bool = False,
+    seed: int = 0,
+    workers: int | None = None,
     progress: bool = True,
     on: str | Place = "local",
     resources: Asked = None,
@@ -151,6 +154,9 @@ def pack(
         size: reduce images to this length of the shorter side, and store pixels.
         quality: with `size`: store JPEG of this quality.
         root: folder that holds the data set.
+        download: whether to download a data set that is not there.
+        seed: seed of the split, if the data set has none of its own.
+        workers: threads that read and encode images; by default one per core.
         progress: whether to show a progress bar.
         on: "local", "slurm", "ray" or "ray://HOST:PORT".
         resources: what a job gets, as a text such as "cpus=16,hours=2" or a mapping.
@@ -158,7 +164,15 @@ def pack(
     place = placed(on)
     asked = wanted(resources)
     check(place, asked)
-    options = {"size": size, "quality": quality, "root": root, "progress": progress}
+    options: dict[str, Any] = {
+        "size": size,
+        "quality": quality,
+        "root": root,
+        "download": download,
+        "seed": seed,
+        "workers": workers,
+        "progress": progress,
+    }
     if place.kind == "local":
         return packing.pack(data, out, **options)
     home = absolute(out)
