@@ -33,8 +33,8 @@ from antipode.wording import from_command_line, option, same_call
 
 HOURS = 12.0  # the default time limit; a run that reaches it continues in a new time slot
 POLL = 5.0  # seconds between two looks at the queue
-# Seconds until a job counts as lost that the queue does not show: its outcome may appear late on a
-# network file system.
+# Seconds until a job counts as lost that has completed or that the queue does not show: its outcome
+# may appear late on a network file system.
 LOST = 30.0
 
 
@@ -218,7 +218,7 @@ class Watched:
     def error(self, queue: Mapping[str, Job] | None, patience: float) -> str | None:
         """Return the sentence of a job that failed, empty if it succeeded, None if it goes on.
 
-        `patience` is how many seconds an outcome may appear later than the end of the job.
+        `patience` is how many seconds the outcome of a failed job may appear after its end.
         """
         job = None if queue is None else queue.get(self.record.id)
         if queue is None or (job and job.active):
@@ -231,7 +231,8 @@ class Watched:
             self.written = newest(self.task.folder)
             if requeue_if_advanced(self.task.folder, self.record.id, before):
                 self.seen = time.monotonic()
-        if time.monotonic() - self.seen < (patience if job else LOST):
+        known = job is not None and job.state != "COMPLETED"
+        if time.monotonic() - self.seen < (patience if known else LOST):
             return None
         return ended_without_outcome(self.record, job)
 
