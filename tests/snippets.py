@@ -65,6 +65,8 @@ NOT_RUN = {
     "python -m http.server": "starts a server",
     "antipode pretrain --data hf:": "downloads a data set",
     "--protocol detect-voc": "trains a detector for hours; tests/evaluation/test_detect.py has one",
+    "--on slurm": "needs a cluster; tests/cluster/test_slurm.py runs it on one",
+    "antipode jobs ": "shows the jobs of a cluster; tests/cluster/test_slurm.py runs it",
     "shapes.mymethod": "is the name of a new file; examples/add_a_method.py trains such a method",
     "runs/mine --protocol knn": "evaluates that run",
 }

@@ -175,8 +175,10 @@ def pretrain(
         "overrides": set_ or [],
     }
     if plan:
+        command = antipode.ranked(antipode.plain_command("pretrain", recipe, arguments), resources)
         planned = antipode.plan(recipe, **arguments)
-        say(planned.json(), "\n".join(planned.lines()), as_json)
+        content = {**planned.json(), "command": command}
+        say(content, "\n".join([*planned.lines(), f"Command: {command}"]), as_json)
         return
     run = antipode.pretrain(
         recipe, **arguments, resume=resume, quiet=as_json, on=on, resources=resources
@@ -481,6 +483,7 @@ def reproduce(
     """
     if plan:
         lines = antipode.plan_item(item, scale, out, seeds=seeds, root=root, device=device)
+        lines = [antipode.ranked(line, resources) for line in lines]
         say({"plan": lines}, "\n".join(lines), as_json)
         return
     outcome = antipode.reproduce(
@@ -532,6 +535,7 @@ def sweep(
     given = set_ or []
     if plan:
         lines = antipode.plan_sweep(recipe, vary, out, seeds=seeds, overrides=given, device=device)
+        lines = [antipode.ranked(line, resources) for line in lines]
         say({"plan": lines}, "\n".join(lines), as_json)
         return
     found = antipode.sweep(
@@ -550,6 +554,16 @@ def sweep(
     lines = [*antipode.sweep_summary(found.content), near(found.report)]
     say({**found.content, "sweep": str(found.path)}, "\n".join(lines), as_json)
     raise typer.Exit(0 if found.ok else 1)
+
+
+@app.command()
+def jobs(
+    folder: Annotated[str, typer.Argument(help="folder of a sweep, a reproduction or a run")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show the states and logs of runs that a cluster holds."""
+    rows = antipode.job_table(folder)
+    say({"jobs": rows}, "\n".join(antipode.job_lines(rows)), as_json)
 
 
 @app.command("list")

@@ -1,5 +1,6 @@
 """Commands that are one task: `pretrain`, and `embed` and `pack`, on this machine or a cluster."""
 
+import hashlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,15 @@ def pretrain_at(
     if place.kind == "local":
         return training.pretrain(request, out, data, module, options)
     folder = absolute(training.run_folder(request, out).path)
-    do = partial(_pretrain, request, folder, data, module, options)
-    name = f"{request.data} {request.method}"
-    _perform(Task(name, folder, do), place, asked, str(request.get("train.device") or "auto"))
+    finished = (folder / "backbone.safetensors").exists() and not options.overwrite
+    task = Task(
+        f"{request.data} {request.method}",
+        folder,
+        partial(_pretrain, request, folder, data, module, options),
+        work=0.0 if finished else 1.0,
+        key=hashlib.blake2b(repr(request).encode(), digest_size=8).hexdigest(),
+    )
+    _perform(task, place, asked, str(request.get("train.device") or "auto"), options.quiet)
     return Run(folder, module, None if isinstance(data, str) else data)
 
 
@@ -65,9 +72,11 @@ def _pretrain(
     training.pretrain(request, folder, data, module, options)
 
 
-def _perform(task: Task, place: Place, asked: Resources, device: str = "auto") -> None:
+def _perform(
+    task: Task, place: Place, asked: Resources, device: str = "auto", quiet: bool = False
+) -> None:
     """Perform one task on a cluster. Raises JobFailed if it failed."""
-    failed = perform([task], place=place, resources=asked, device=device)
+    failed = perform([task], place=place, resources=asked, device=device, quiet=quiet)
     if failed:
         raise JobFailed(failed[task.folder])
 
@@ -109,7 +118,9 @@ def embed(
     if file is None or file.suffix != ".npz":
         raise ValueError(f"{option('on', 'slurm')} needs {option('out')} with an .npz file")
     beside = file.with_name(f"{file.name}.jobs")
-    _perform(Task(file.name, beside, partial(_embed, run, given, file, backbone)), place, asked)
+    _perform(
+        Task(file.name, beside, partial(_embed, run, given, file, backbone), work=1.0), place, asked
+    )
     with np.load(file) as stored:
         return Features(torch.from_numpy(stored["x"]), torch.from_numpy(stored["y"]))
 
@@ -126,6 +137,9 @@ def pack(
     size: int | None = None,
     quality: int | None = None,
     root: str | Path | None = None,
+    download: bool = False,
+    seed: int = 0,
+    workers: int | None = None,
     progress: bool = True,
     on: str | Place = "local",
     resources: Asked = None,
@@ -140,6 +154,9 @@ def pack(
         size: reduce images to this length of the shorter side, and store pixels.
         quality: with `size`: store JPEG of this quality.
         root: folder that holds the data set.
+        download: whether to download a data set that is not there.
+        seed: seed of the split, if the data set has none of its own.
+        workers: threads that read and encode images; by default one per core.
         progress: whether to show a progress bar.
         on: "local", "slurm", "ray" or "ray://HOST:PORT".
         resources: what a job gets, as a text such as "cpus=16,hours=2" or a mapping.
@@ -147,14 +164,22 @@ def pack(
     place = placed(on)
     asked = wanted(resources)
     check(place, asked)
-    options = {"size": size, "quality": quality, "root": root, "progress": progress}
+    options: dict[str, Any] = {
+        "size": size,
+        "quality": quality,
+        "root": root,
+        "download": download,
+        "seed": seed,
+        "workers": workers,
+        "progress": progress,
+    }
     if place.kind == "local":
         return packing.pack(data, out, **options)
     home = absolute(out)
     if place.kind == "ray":
         return pack_on_ray(data, home, options, address=place.address, resources=asked)
     beside = home.with_name(f"{home.name}.jobs")
-    _perform(Task(home.name, beside, partial(_pack, data, home, options)), place, asked)
+    _perform(Task(home.name, beside, partial(_pack, data, home, options), work=1.0), place, asked)
     return home
 
 

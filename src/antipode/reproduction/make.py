@@ -2,21 +2,16 @@
 
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from antipode.analysis import catalog as analyses
-from antipode.data.sources.catalog import load
+from antipode import dist
 from antipode.devices import pick_device
-from antipode.evaluation import protocol
-from antipode.evaluation.precision import library
 from antipode.files import atomic_write, finite
 from antipode.launch import dispatch
 from antipode.launch.place import Asked, Resources
@@ -30,8 +25,14 @@ from antipode.reproduction.collect import collect
 from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Scale, Verdict
 from antipode.reproduction.measure import measure_run
 from antipode.reproduction.plan import Plan, PlannedRun, listing, make_plan
+from antipode.reproduction.ready import (
+    check_ready,
+    check_single_process,
+    data_root,
+    opened_network,
+)
 from antipode.runs.environment import environment
-from antipode.runs.run import Run, opened
+from antipode.runs.run import Run
 from antipode.training.pretrain import pretrain_recipe
 
 HERE = Where()
@@ -102,7 +103,7 @@ def reproduce(
     plan = make_plan(item, scale, output_folder(out, scale), seeds=seeds, root=root, device=device)
     start = time.monotonic()
     with data_root(root):
-        check_ready(plan)
+        check_ready(plan, here=place.kind == "local")
         if not quiet:
             print("\n".join(listing(plan)[:2]), file=sys.stderr)
         failed = perform(plan, device, quiet, at_once, place, asked)
@@ -122,57 +123,6 @@ def plan_item(item: str, scale: str, out: str | Path | None, **options: Any) -> 
 def output_folder(out: str | Path | None, scale: str) -> Path:
     """Return the folder of an item's files, by default repro/SCALE."""
     return absolute(out if out else Path("repro") / scale)
-
-
-def check_single_process() -> None:
-    """Raise ValueError if there are several processes: they would write the same files."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world > 1:
-        raise ValueError(
-            f"reproduce needs a single process, but WORLD_SIZE is {world}: train the runs under "
-            "torchrun with the commands that --plan lists, then call reproduce without torchrun"
-        )
-
-
-@contextmanager
-def data_root(root: str | Path | None) -> Iterator[None]:
-    """Set ANTIPODE_DATA to a folder for the duration of a call.
-
-    The recipes of the runs then name no folder, so the runs stay valid after the data is moved.
-    """
-    before = os.environ.get("ANTIPODE_DATA")
-    if root:
-        os.environ["ANTIPODE_DATA"] = str(root)
-    try:
-        yield
-    finally:
-        if root:
-            os.environ.pop("ANTIPODE_DATA")
-            os.environ |= {} if before is None else {"ANTIPODE_DATA": before}
-
-
-def check_ready(plan: Plan) -> None:
-    """Raise an error before any training if data sets, protocols or libraries are missing."""
-    measures = [measure for trial, _ in plan.trials for measure in trial.measures]
-    names = {planned.recipe.data.name for planned in plan.runs if planned.recipe is not None}
-    for measure in measures:
-        if measure.kind == "score":
-            names |= {name for name in (protocol.known(measure.name).data, measure.data) if name}
-        elif measure.kind == "analysis":
-            analyses.check_names([measure.name])
-    if any(measure.name.startswith(("detect", "segment")) for measure in measures):
-        library()
-    pick_device(plan.device)
-    for planned in plan.runs:
-        if planned.trial.recipe.startswith("torchvision:"):
-            opened_network(planned).backbone()  # downloads the weights
-    for name in sorted(names):
-        try:
-            load(name)
-        except (ValueError, FileNotFoundError) as error:
-            raise FileNotFoundError(
-                f"{plan.name} at scale {plan.scale} needs {name}: {error}"
-            ) from None
 
 
 def perform(
@@ -220,8 +170,13 @@ def finish(
     silent: bool,
     quiet: bool,
 ) -> None:
-    """Train and measure a run. Nothing is printed if `silent` or `quiet`."""
+    """Train and measure a run. Of several ranks, one measures.
+
+    Nothing is printed if `silent` or `quiet`.
+    """
     run = train(planned, quiet=silent or quiet)
+    if not dist.alone():
+        return
     measure_run(plan, planned, run, measures, device)
 
 
@@ -235,11 +190,6 @@ def train(planned: PlannedRun, quiet: bool) -> Run:
     if planned.done:
         return Run(planned.folder)
     return pretrain_recipe(planned.recipe, planned.folder, quiet=quiet)
-
-
-def opened_network(planned: PlannedRun) -> Run:
-    """Return a network that is not trained, with the run folder for its scores."""
-    return opened(planned.trial.recipe, data=planned.data, out=planned.folder, seed=planned.seed)
 
 
 def check_laws(item: Item, scale: Scale, cells: Cells) -> Iterator[tuple[Law, Verdict]]:
@@ -303,8 +253,16 @@ def record(outcome: Outcome) -> dict[str, Any]:
             for planned in plan.runs
         ],
         "seconds": outcome.seconds,
-        "environment": environment(pick_device(plan.device).type),
+        "environment": environment(_device_type(plan.device)),
     }
+
+
+def _device_type(name: str) -> str:
+    """Return the type of a device, also of one that only the nodes of a cluster have."""
+    try:
+        return pick_device(name).type
+    except ValueError:
+        return f"{name} of a cluster"
 
 
 def _law(law: Law, verdict: Verdict) -> dict[str, Any]:

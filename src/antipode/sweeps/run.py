@@ -122,8 +122,10 @@ def _task(run: SweepRun, protocols: Sequence[str], device: str) -> Task:
 
 
 def finish(run: SweepRun, protocols: Sequence[str], device: str, quiet: bool) -> None:
-    """Train a run to its end and add the scores that it lacks."""
+    """Train a run to its end and add the scores that it lacks. Of several ranks, one evaluates."""
     trained = Run(run.folder) if run.done else pretrain_recipe(run.recipe, run.folder, quiet=quiet)
+    if not dist.alone():
+        return
     stored = trained.scores
     missing = [name for name in protocols if name not in stored]
     if missing or not (protocols or stored):
