@@ -8,6 +8,7 @@ import os
 import sys
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antipode import dist
 from antipode.launch import ray_cluster, ray_data
 from antipode.launch.place import Resources
 from antipode.launch.ray_cluster import Attempt, perform, perform_on_ray, work
@@ -22,6 +24,7 @@ from antipode.launch.ray_connect import GB, Cluster, Needs, check, needs
 from antipode.launch.task import Task
 from tests.launch.test_local import note, tasks_of
 
+HERE = (Path.cwd(), torch.get_num_threads())
 LAPTOP = {"CPU": 4.0, "memory": 16.0 * GB}
 SERVER = {"CPU": 64.0, "GPU": 8.0, "memory": 512.0 * GB}
 
@@ -72,7 +75,7 @@ class Inline:
         return references[:1], references[1:]
 
     def get(self, reference):
-        task = self.calls[reference][0]
+        task = self.calls[reference][0].task
         if self.lost.get(task.label, 0):
             self.lost[task.label] -= 1
             self.before_loss(task)
@@ -103,8 +106,11 @@ def test_a_task_that_fails_is_named_and_the_others_are_performed(tmp_path):
 def test_a_task_that_loses_its_worker_is_performed_again(tmp_path):
     ray = Inline(lost={"b": ray_cluster.LOSSES - 1})
     assert not inline(ray, tasks_of(tmp_path, "a", "b"))
-    assert [call[0].label for call in ray.calls] == ["a", "b", "b", "b"]
-    assert len({call[1] for call in ray.calls}) == 4  # a lost worker's sign is not mistaken
+    attempts = [call[0] for call in ray.calls]
+    assert [one.task.label for one in attempts] == ["a", "b", "b", "b"]
+    assert len({one.sign for one in attempts}) == 4  # a lost worker's sign is not mistaken
+    assert len({one.launch for one in attempts}) == 2  # one of each task
+    assert [one.again for one in attempts] == [False, False, True, True]
 
 
 def test_a_task_that_always_loses_its_worker_is_given_up(tmp_path):
@@ -132,9 +138,24 @@ def test_a_replaced_checkpoint_is_progress(tmp_path):
     file.touch()
     task = Task("a", tmp_path, print)
     before = ray_cluster.checkpoints(tmp_path)
-    assert Attempt(task, tmp_path / "x", 2, seen=before).next() is None
+    attempt = Attempt(task, tmp_path / "x", "launch", lost=2, seen=before)
+    assert attempt.next() is None
     os.utime(file, ns=(1, 1))
-    assert Attempt(task, tmp_path / "x", 2, seen=before).next().lost == 1
+    assert attempt.next().lost == 1
+
+
+def asked_to_resume(file, quiet):
+    file.write_text(f"{dist.launch()} {dist.restarted()}")
+
+
+def test_a_run_that_is_performed_again_resumes_in_any_case(tmp_path):
+    texts = []
+    for again in (False, True):
+        task = Task("a", tmp_path / "run", partial(asked_to_resume, tmp_path / "told"))
+        assert work(Attempt(task, tmp_path / "sign", "x", again), *HERE) == ("", "")
+        texts.append((tmp_path / "told").read_text())
+    assert texts == ["x False", "x True"]
+    assert dist.launch() is None and not dist.restarted()
 
 
 def test_an_interruption_cancels_all_tasks(tmp_path):
@@ -161,7 +182,7 @@ def test_a_node_without_the_package_is_named(tmp_path):
 
 def test_a_node_that_does_not_share_the_file_system_is_named(tmp_path):
     task = Task("a", tmp_path / "elsewhere" / "run", print)
-    error, trace = work(task, tmp_path / "elsewhere" / ".ray" / "sign", tmp_path, 1)
+    error, trace = work(Attempt(task, tmp_path / "elsewhere" / ".ray" / "0", ""), *HERE)
     assert "does not see" in error and "share the file system" in error and not trace
 
 

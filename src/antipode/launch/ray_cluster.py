@@ -40,6 +40,8 @@ class Attempt:
     Args:
         task: the task.
         sign: a file that exists while a worker performs the task.
+        launch: a name that all attempts of the task share.
+        again: whether another attempt has lost its worker.
         lost: how many workers it has lost since its last new checkpoint.
         told: whether its start was printed.
         seen: the checkpoints of its run when it was submitted.
@@ -47,6 +49,8 @@ class Attempt:
 
     task: Task
     sign: Path
+    launch: str
+    again: bool = False
     lost: int = 0
     told: bool = False
     seen: set[tuple[str, int]] = field(default_factory=set)
@@ -58,7 +62,7 @@ class Attempt:
         if lost >= LOSSES:
             return None
         sign = self.sign.with_name(uuid.uuid4().hex)
-        return Attempt(self.task, sign, lost, True, now)
+        return Attempt(self.task, sign, self.launch, True, lost, True, now)
 
 
 def perform_on_ray(
@@ -87,12 +91,14 @@ def perform(
     board = Board(tasks, quiet, GUESS)
     remote = cluster.ray.remote(work).options(**each.options())
     with signs(tasks) as places:
-        waiting = [
-            Attempt(task, place / uuid.uuid4().hex, seen=checkpoints(task.folder))
-            for task, place in zip(tasks, places, strict=True)
+        attempts = [
+            Attempt(
+                task, place / str(number), f"{place.name} {number}", seen=checkpoints(task.folder)
+            )
+            for number, (task, place) in enumerate(zip(tasks, places, strict=True))
         ]
         here = Path.cwd()
-        under_way = {remote.remote(one.task, one.sign, here, each.cpus): one for one in waiting}
+        under_way = {remote.remote(one, here, each.cpus): one for one in attempts}
         try:
             while under_way:
                 ready, _ = cluster.ray.wait(list(under_way), timeout=POLL)
@@ -101,8 +107,7 @@ def perform(
                     attempt = under_way.pop(reference)
                     again = _ended(cluster.ray, reference, attempt, board)
                     if again is not None:
-                        further = remote.remote(again.task, again.sign, here, each.cpus, True)
-                        under_way[further] = again
+                        under_way[remote.remote(again, here, each.cpus)] = again
         finally:
             _stop(cluster.ray, under_way)
     return board.failed
@@ -191,19 +196,18 @@ def checkpoints(folder: Path) -> set[tuple[str, int]]:
     return found
 
 
-def work(task: Task, sign: Path, here: Path, threads: int, again: bool = False) -> tuple[str, str]:
+def work(attempt: Attempt, here: Path, threads: int) -> tuple[str, str]:
     """Perform a task on a node of the cluster.
 
     Returns the sentence of its error, empty for none, and the traceback of an unexpected error.
 
     Args:
-        task: the task.
-        sign: a file to create while the task is performed.
+        attempt: the task, with a sign to set while it is performed.
         here: the working directory, to which relative paths refer.
         threads: the number of threads, on which the last bits of sums depend.
-        again: whether another worker was lost with the task.
     """
-    if not sign.parent.is_dir():
+    task = attempt.task
+    if not attempt.sign.parent.is_dir():
         return (
             f"the node {socket.gethostname()} does not see {task.folder.parent}: all nodes of a "
             "Ray cluster must share the file system of the run folders",
@@ -212,11 +216,12 @@ def work(task: Task, sign: Path, here: Path, threads: int, again: bool = False) 
     with suppress(OSError):  # paths may all be absolute
         os.chdir(here)
     torch.set_num_threads(threads)
-    sign.touch()
+    attempt.sign.touch()
     try:
-        if again:
-            wait_for_lost(task.folder)
-        task.do(True)
+        with restarts(attempt):
+            if attempt.again:
+                wait_for_lost(task.folder)
+            task.do(True)
     except TASK_ERRORS as error:
         return str(error) or type(error).__name__, ""
     except KeyboardInterrupt:
@@ -224,8 +229,23 @@ def work(task: Task, sign: Path, here: Path, threads: int, again: bool = False) 
     except BaseException as error:
         return f"{type(error).__name__}: {error}", traceback.format_exc()
     finally:
-        sign.unlink(missing_ok=True)
+        attempt.sign.unlink(missing_ok=True)
     return "", ""
+
+
+@contextmanager
+def restarts(attempt: Attempt) -> Iterator[None]:
+    """Let a run know whether an earlier attempt began it: it then resumes in any case.
+
+    A worker performs several tasks, so the variables of dist.py are removed at the end.
+    """
+    variables = {"ANTIPODE_LAUNCH": attempt.launch, "ANTIPODE_RESTARTS": str(int(attempt.again))}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
 
 
 def wait_for_lost(folder: Path) -> None:

@@ -122,14 +122,16 @@ def pack_on_ray(
     check(resources)
     shown = bool(options.get("progress", True))
     given = {key: value for key, value in options.items() if key != "progress"}
-    keys = ("size", "quality", "root")
-    splits = packing.begin(data, home, *map(given.get, keys), download=False, seed=0)
+    keys = ("size", "quality", "root", "download", "seed")
+    splits = packing.begin(data, home, **{key: given[key] for key in keys if key in given})
     if (packing.unfinished(home) / "meta.json").exists():  # only its name is not final
         return packing.pack(data, home, **options)
     with connected(address, not shown) as cluster:
         each = needs(cluster, resources)
         tasks = [
-            _pack_task(data, home, name, numbers, given | {"workers": each.cpus})
+            _pack_task(
+                data, home, name, numbers, given | {"workers": given.get("workers") or each.cpus}
+            )
             for name, source in packing.sources_of(splits).items()
             for numbers in _numbers(len(source), _slots(cluster, each))
         ]

@@ -110,11 +110,11 @@ def pack_parts(
 def begin(
     data: "str | Dataset[Any] | Splits",
     home: Path,
-    size: int | None,
-    quality: int | None,
-    root: str | Path | None,
-    download: bool,
-    seed: int,
+    size: int | None = None,
+    quality: int | None = None,
+    root: str | Path | None = None,
+    download: bool = False,
+    seed: int = 0,
 ) -> Splits:
     """Open a data set and its unfinished pack, which is created if needed.
 
