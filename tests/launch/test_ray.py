@@ -57,13 +57,12 @@ class Inline:
         self.calls = []
         self.cancelled = []
 
-    def remote(self, function):
-        self.function = function
-        return self
+    def remote(self, **options):
+        def decorate(function):
+            self.function = function
+            return SimpleNamespace(remote=self.submit)
 
-    def options(self, **options):
-        self.asked = options
-        return SimpleNamespace(remote=self.submit)
+        return decorate
 
     def submit(self, *arguments):
         self.calls.append(arguments)

@@ -91,7 +91,7 @@ def test_ctrl_c_lets_tasks_keep_their_last_step(nodes, tmp_path):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
+    thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         perform_on_ray(tasks, resources=Resources(), quiet=True)
@@ -130,7 +130,7 @@ def test_a_sweep_that_loses_a_node_has_the_results_of_a_local_one(nodes, tmp_pat
         cluster.remove_node(others[0], allow_graceful=False)
         removed.set()
 
-    thread = threading.Thread(target=remove)
+    thread = threading.Thread(target=remove, daemon=True)
     thread.start()
     found = sweep(tmp_path / "ray", on="ray", resources="cpus=1")
     thread.join()

@@ -89,7 +89,7 @@ def perform(
 ) -> dict[Path, str]:
     """Perform tasks on a cluster that is connected. `each` is what a task gets."""
     board = Board(tasks, quiet, GUESS)
-    remote = cluster.ray.remote(work).options(**each.options())
+    remote = cluster.ray.remote(**each.options())(work)
     with signs(tasks) as places:
         attempts = [
             Attempt(
