@@ -44,6 +44,7 @@ smaller = {
     "--protocol lowshot-svm": "--protocol lowshot-svm --data cifar10",  # VOC has 20 classes
     "--scale small": "--scale small --plan",  # hours on a GPU
     "reproduce dcl.fig1 ": "reproduce dcl.fig1 --plan ",  # a minute; tests/reproduction runs it
+    "--on ray://head:10001": "--on ray",  # tests/launch/test_ray_cluster.py has such an address
 }
 # The same for code. A detector would train for hours; tests/evaluation/test_detect.py trains one.
 smaller_code = {
@@ -64,6 +65,8 @@ NOT_RUN = {
     "python -m http.server": "starts a server",
     "antipode pretrain --data hf:": "downloads a data set",
     "--protocol detect-voc": "trains a detector for hours; tests/evaluation/test_detect.py has one",
+    "--on slurm": "needs a cluster; tests/cluster/test_slurm.py runs it on one",
+    "antipode jobs ": "shows the jobs of a cluster; tests/cluster/test_slurm.py runs it",
     "shapes.mymethod": "is the name of a new file; examples/add_a_method.py trains such a method",
     "runs/mine --protocol knn": "evaluates that run",
 }

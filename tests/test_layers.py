@@ -39,7 +39,7 @@ MAY = {
         *("runs", "training", "evaluation", "analysis"),
     },
     "reporting": {*CORE, "data", "papers", "recipe", "runs", "training", "evaluation", "reporting"},
-    "launch": {*LOW, "training", "launch"},
+    "launch": {*LOW, "data", "recipe", "runs", "training", "launch"},
     "reproduction": {
         *(*CORE, "data", "papers", "recipe", "runs", "training"),
         *("evaluation", "analysis", "launch", "reporting", "reproduction"),
@@ -48,7 +48,10 @@ MAY = {
         *(*LOW, "data", "recipe", "runs", "training", "evaluation", "reporting"),
         *("launch", "reproduction", "sweeps"),
     },
-    "api": {*LOW, "data", "recipe", "runs", "training", "evaluation", "analysis", "reporting"},
+    "api": {
+        *(*LOW, "data", "recipe", "runs", "training", "evaluation"),
+        *("analysis", "launch", "reporting"),
+    },
     "listing": {
         "names",
         "analysis",

@@ -30,12 +30,19 @@ QUICK = {
     "docs/methods/custom.md",
 }
 WITH_SNIPPETS = [path for path in PAGES if snippets(path)]
+# pages that start a scheduler, and the package that they need
+CLUSTER = {"docs/guides/ray.md": "ray"}
 OPTIONAL = ("lightning", "transformers", "accelerate", "datasets", "timm")
 
 
 def marked(path):
     name = str(path.relative_to(ROOT))
-    return pytest.param(path, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+    marks = [] if name in QUICK else [pytest.mark.slow]
+    if name in CLUSTER:
+        absent = importlib.util.find_spec(CLUSTER[name]) is None
+        reason = f"needs the extra {CLUSTER[name]}"
+        marks += [pytest.mark.cluster, pytest.mark.skipif(absent, reason=reason)]
+    return pytest.param(path, id=name, marks=marks)
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,12 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from antipode import functional
-    from antipode.api import analyse, embed, evaluate, export, load_backbone, pretrain, report
+    from antipode.api import analyse, evaluate, export, load_backbone, pretrain, report
     from antipode.data.views.views import views
     from antipode.finetuning.model import load_classifier
     from antipode.finetuning.predict import predict
     from antipode.finetuning.train import finetune
+    from antipode.launch.spread import embed
     from antipode.listing import list_datasets, list_protocols, list_recipes
     from antipode.papers import build, list_methods
     from antipode.reproduction.make import reproduce
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 # replace the function.
 HOMES = {
     **dict.fromkeys(
-        ("analyse", "embed", "evaluate", "export", "load_backbone", "pretrain", "report"),
+        ("analyse", "evaluate", "export", "load_backbone", "pretrain", "report"),
         "antipode.api",
     ),
     **dict.fromkeys(("build", "list_methods"), "antipode.papers"),
     **dict.fromkeys(("list_datasets", "list_protocols", "list_recipes"), "antipode.listing"),
     "Run": "antipode.runs.run",
+    "embed": "antipode.launch.spread",
     "finetune": "antipode.finetuning.train",
     "load_classifier": "antipode.finetuning.model",
     "plan": "antipode.training.planning",
@@ -39,12 +41,16 @@ HOMES = {
     "views": "antipode.data.views.views",
     "functional": "antipode.functional",
     # used by the command line, and not part of the public interface
+    "job_lines": "antipode.launch.jobs",
+    "job_table": "antipode.launch.jobs",
     "judgement": "antipode.evaluation.judgement",
     "list_names": "antipode.listing",
-    "pack": "antipode.data.sources.pack",
+    "pack": "antipode.launch.spread",
+    "plain_command": "antipode.launch.commands",
     "plan_item": "antipode.reproduction.make",
     "plan_sweep": "antipode.sweeps.run",
     "sweep_summary": "antipode.sweeps.table",
+    "ranked": "antipode.launch.commands",
     "rescaled": "antipode.recipe.resolve",
     "shown_recipe": "antipode.recipe.show",
     "summary_text": "antipode.reproduction.present",

@@ -13,14 +13,14 @@ from antipode.data.sources.catalog import Given, from_path
 from antipode.data.sources.label_folders import Labels
 from antipode.evaluation import evaluate as evaluation
 from antipode.evaluation.score import Score
+from antipode.launch.place import Asked
+from antipode.launch.spread import pretrain_at
 from antipode.paths import absolute
 from antipode.reporting import page
-from antipode.runs import features
 from antipode.runs.export import export_run
 from antipode.runs.run import Run, Runs, listed, opened
 from antipode.training import pretrain as training
 from antipode.training.planning import run_request
-from antipode.types import Features
 
 
 def pretrain(
@@ -40,6 +40,8 @@ def pretrain(
     overwrite: bool = False,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     quiet: bool = False,
+    on: str = "local",
+    resources: Asked = None,
 ) -> Run:
     """Train on images without labels, and return the run.
 
@@ -66,6 +68,9 @@ def pretrain(
         overwrite: whether to replace a run that the folder holds.
         overrides: values of the recipe, by dotted key or as texts `section.key=value`.
         quiet: whether to print nothing.
+        on: where to train: "local", "slurm", "ray" or "ray://HOST:PORT".
+        resources: what the job of a cluster gets, as a text such as "gpus=4,nodes=2,hours=12" or a
+            mapping.
     """
     data = from_path(data)
     flags = {
@@ -79,7 +84,8 @@ def pretrain(
     request = run_request(recipe, method, data, backbone, overrides, flags)
     module = backbone if isinstance(backbone, nn.Module) else None
     options = training.Options(resume, overwrite, quiet)
-    return training.pretrain(request, absolute(out) if out else None, data, module, options)
+    folder = absolute(out) if out else None
+    return pretrain_at(request, folder, data, module, options, on, resources)
 
 
 @torch.inference_mode(False)  # classifiers are trained, whatever mode the caller is in
@@ -144,24 +150,6 @@ def analyse(
     return analysis_run.analyse(
         listed(runs), names, data=data, images=images, seed=seed, device=device
     )
-
-
-def embed(
-    run: Runs, data: Given, out: str | Path | None = None, *, backbone: nn.Module | None = None
-) -> Features:
-    """Return features (N,D) and labels (N,) of a data set, first of train and then of test images.
-
-    If a data set has labels for only a part of its images, only labelled images are used.
-
-    Args:
-        run: a run, or what `evaluate` takes in its place.
-        data: name of a data set, the path of a folder of images, a Dataset of torch or Hugging
-            Face, or a pair (train, test) of Datasets.
-        out: .npz or .parquet file to write.
-        backbone: for a run that trained your own module, a module of that kind for the weights.
-    """
-    file = absolute(out) if out is not None else None
-    return features.embed(opened(run, module=backbone), from_path(data), file)
 
 
 def export(run: Runs, format: str, out: str | Path, *, overwrite: bool = False) -> Path:

@@ -94,6 +94,13 @@ SET = typer.Option(
 AT_ONCE = typer.Option(
     "--at-once", metavar="M", help="train M runs at the same time on the device, or auto"
 )
+ON = typer.Option("--on", help="where to run: local, slurm, ray or ray://HOST:PORT")
+RESOURCES = typer.Option(
+    "--resources",
+    metavar="KEY=VALUE,...",
+    help="what each job gets: gpus, nodes, processes, cpus, memory, hours, partition, account, "
+    "qos, constraint",
+)
 JSON = typer.Option("--json", help="print one JSON object and nothing else")
 RUN = typer.Argument(help="run folder")
 RUNS = typer.Argument(help="run folders")
@@ -141,6 +148,8 @@ def pretrain(
     report: Annotated[
         bool, typer.Option("--report", help="evaluate and write the report when training ends")
     ] = False,
+    on: Annotated[str, ON] = "local",
+    resources: Annotated[str | None, RESOURCES] = None,
     resume: Annotated[bool, typer.Option(help="resume a run that the folder holds")] = True,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="replace a run that the folder holds")
@@ -166,10 +175,14 @@ def pretrain(
         "overrides": set_ or [],
     }
     if plan:
+        command = antipode.ranked(antipode.plain_command("pretrain", recipe, arguments), resources)
         planned = antipode.plan(recipe, **arguments)
-        say(planned.json(), "\n".join(planned.lines()), as_json)
+        content = {**planned.json(), "command": command}
+        say(content, "\n".join([*planned.lines(), f"Command: {command}"]), as_json)
         return
-    run = antipode.pretrain(recipe, **arguments, resume=resume, quiet=as_json)
+    run = antipode.pretrain(
+        recipe, **arguments, resume=resume, quiet=as_json, on=on, resources=resources
+    )
     content, lines = _trained(run, as_json)
     if report:
         more, further = _reported(run, device or "auto")
@@ -301,10 +314,21 @@ def pack(
     ] = None,
     quality: Annotated[int | None, _number("with --size: store JPEG of this quality")] = None,
     root: Annotated[Path | None, _folder("folder that holds the data set")] = None,
+    on: Annotated[str, ON] = "local",
+    resources: Annotated[str | None, RESOURCES] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write a large data set once into a memory-mapped cache."""
-    home = antipode.pack(data, out, size=size, quality=quality, root=root, progress=not as_json)
+    home = antipode.pack(
+        data,
+        out,
+        size=size,
+        quality=quality,
+        root=root,
+        progress=not as_json,
+        on=on,
+        resources=resources,
+    )
     shown = near(home)
     say({"packed": str(home)}, f"{shown}: read it with --data packed:{shown}", as_json)
 
@@ -314,12 +338,14 @@ def embed(
     run: Annotated[str, RUN],
     data: Annotated[str, DATA],
     out: Annotated[Path, _folder("file to write, .npz or .parquet", "FILE")],
+    on: Annotated[str, ON] = "local",
+    resources: Annotated[str | None, RESOURCES] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write the features of a data set to a file."""
     early.check_run(run)
     early.check_data(data)
-    features = antipode.embed(run, data, out)
+    features = antipode.embed(run, data, out, on=on, resources=resources)
     n, d = features.x.shape
     content = {"file": str(out), "images": n, "features": d}
     say(content, f"{near(out)}: {n} images, {d} features each", as_json)
@@ -446,6 +472,8 @@ def reproduce(
     ] = None,
     root: Annotated[Path | None, _folder("folder that holds the data sets")] = None,
     at_once: Annotated[str, AT_ONCE] = "1",
+    on: Annotated[str, ON] = "local",
+    resources: Annotated[str | None, RESOURCES] = None,
     device: Annotated[str, DEVICE] = "auto",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -455,10 +483,20 @@ def reproduce(
     """
     if plan:
         lines = antipode.plan_item(item, scale, out, seeds=seeds, root=root, device=device)
+        lines = [antipode.ranked(line, resources) for line in lines]
         say({"plan": lines}, "\n".join(lines), as_json)
         return
     outcome = antipode.reproduce(
-        item, scale, out, seeds=seeds, root=root, device=device, at_once=at_once, quiet=as_json
+        item,
+        scale,
+        out,
+        seeds=seeds,
+        root=root,
+        device=device,
+        at_once=at_once,
+        quiet=as_json,
+        on=on,
+        resources=resources,
     )
     written = {kind: str(file) for kind, file in outcome.files.items()}
     shown = map(near, outcome.files.values())
@@ -482,6 +520,8 @@ def sweep(
     ] = None,
     set_: Annotated[list[str] | None, SET] = None,
     at_once: Annotated[str, AT_ONCE] = "1",
+    on: Annotated[str, ON] = "local",
+    resources: Annotated[str | None, RESOURCES] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="only print the runs, with a command for each of them")
     ] = False,
@@ -495,6 +535,7 @@ def sweep(
     given = set_ or []
     if plan:
         lines = antipode.plan_sweep(recipe, vary, out, seeds=seeds, overrides=given, device=device)
+        lines = [antipode.ranked(line, resources) for line in lines]
         say({"plan": lines}, "\n".join(lines), as_json)
         return
     found = antipode.sweep(
@@ -507,10 +548,22 @@ def sweep(
         at_once=at_once,
         device=device,
         quiet=as_json,
+        on=on,
+        resources=resources,
     )
     lines = [*antipode.sweep_summary(found.content), near(found.report)]
     say({**found.content, "sweep": str(found.path)}, "\n".join(lines), as_json)
     raise typer.Exit(0 if found.ok else 1)
+
+
+@app.command()
+def jobs(
+    folder: Annotated[str, typer.Argument(help="folder of a sweep, a reproduction or a run")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show the states and logs of runs that a cluster holds."""
+    rows = antipode.job_table(folder)
+    say({"jobs": rows}, "\n".join(antipode.job_lines(rows)), as_json)
 
 
 @app.command("list")

@@ -53,7 +53,7 @@ def setup(device: str) -> None:
 
     Does nothing without torchrun.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not process.is_initialized():
+    if world_size() > 1 and not process.is_initialized():
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "nccl" if device == "cuda" else "gloo"
@@ -84,16 +84,37 @@ def leave() -> None:
         process.destroy_process_group()
 
 
+def alone() -> bool:
+    """Leave a group of several ranks, so that rank 0 continues as a single process.
+
+    Returns True on rank 0. The other ranks have nothing left to do.
+    """
+    if world_size() == 1:
+        return True
+    leave()
+    if first():
+        os.environ["WORLD_SIZE"] = "1"
+        return True
+    return False
+
+
+def world_size() -> int:
+    """Return the number of ranks that were started; works before the group is initialised."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def first() -> bool:
     """Return True if this process writes files (rank 0); works before the group is initialised."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def launch() -> str | None:
-    """Return a name that all attempts of one torchrun on this machine share.
+    """Return a name that all attempts of one torchrun or job of a cluster share.
 
-    Returns None without torchrun.
+    Returns None for a process that was started otherwise.
     """
+    if named := os.environ.get("ANTIPODE_LAUNCH"):
+        return named
     # "none" by default, so the process id of torchrun is appended
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
     return None if run_id is None else f"{run_id} {PARENT}"
@@ -104,12 +125,13 @@ def deserted() -> bool:
 
     It can then no longer end its ranks, and another torchrun may start soon.
     """
-    return launch() is not None and os.getppid() != PARENT
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != PARENT
 
 
 def restarted() -> bool:
-    """Return True if torchrun restarted the ranks after one of them failed."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    """Return True if torchrun restarted failed ranks, or if a cluster requeued the job."""
+    counts = ("TORCHELASTIC_RESTART_COUNT", "ANTIPODE_RESTARTS")
+    return any(int(os.environ.get(name, "0")) > 0 for name in counts)
 
 
 @contextmanager

@@ -68,6 +68,8 @@ def failure(error: BaseException) -> tuple[str, int]:
         return str(error), 3
     if isinstance(error, KeyboardInterrupt | Stopped) or type(error).__name__ == "Abort":
         return str(error) or "interrupted", 130
+    if type(error).__name__ == "JobFailed":  # a job of a cluster
+        return str(error), 1
     if isinstance(error, ConnectionError) and not error.errno:  # another rank failed
         return str(error), 1
     sentence = _of_system(error)

@@ -38,6 +38,11 @@ def prepare(environment: MutableMapping[str, str] | None = None) -> None:
         _chosen = True
 
 
+def chosen() -> bool:
+    """Return True if `prepare` chose the number of threads, and not the user."""
+    return _chosen
+
+
 def restore(count: object) -> None:
     """Use the number of threads with which a run was started, if `prepare` chose another one.
 

@@ -140,7 +140,7 @@ def test_a_split_without_any_readable_image_is_refused(tmp_path):
 
 def interrupted(monkeypatch, after):
     """Make packing stop with KeyboardInterrupt once `after` images are encoded."""
-    encode = module._encode
+    encode = module.encode
     count = 0
 
     def stop(*arguments):
@@ -150,7 +150,7 @@ def interrupted(monkeypatch, after):
             raise KeyboardInterrupt
         return encode(*arguments)
 
-    monkeypatch.setattr(module, "_encode", stop)
+    monkeypatch.setattr(module, "encode", stop)
 
 
 def test_an_interrupted_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch):
@@ -179,12 +179,34 @@ def test_an_interrupted_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch
     assert not list((tmp_path / "packed").rglob("*.npz"))
 
 
+def test_parts_that_others_wrote_give_the_bytes_of_one_process(tmp_path, monkeypatch):
+    root = folder(tmp_path / "photos")
+    broken = root / "cat" / "4.png"
+    broken.write_bytes(broken.read_bytes()[:-400])
+    name = f"folder:{root}"
+    monkeypatch.setattr(module, "PART", 4)
+    with pytest.warns(BrokenImages):
+        pack(name, tmp_path / "one", size=32)
+    for split, numbers in (("test", range(1)), ("train", range(3, 6)), ("train", range(3))):
+        module.pack_parts(name, tmp_path / "all", split, numbers, size=32, workers=2)
+    with monkeypatch.context() as patch, pytest.warns(BrokenImages):
+        interrupted(patch, 0)  # nothing is left to encode
+        pack(name, tmp_path / "all", size=32)
+    one, several = (
+        {file.relative_to(home): file.read_bytes() for file in home.rglob("*.*")}
+        for home in (tmp_path / "one", tmp_path / "all")
+    )
+    assert one == several and len(one) > 8
+    with pytest.raises(ValueError, match="already exists"):
+        module.pack_parts(name, tmp_path / "all", "train", range(1), size=32)
+
+
 def test_a_killed_process_leaves_nothing_half_done(tmp_path):
     name = f"folder:{folder(tmp_path / 'photos', count=40)}"
     code = (
         "import sys, time; from antipode.data.sources import pack\n"
-        "pack.PART = 4; encode = pack._encode\n"
-        "pack._encode = lambda *a: (time.sleep(0.02), encode(*a))[1]\n"
+        "pack.PART = 4; encode = pack.encode\n"
+        "pack.encode = lambda *a: (time.sleep(0.02), encode(*a))[1]\n"
         "print('ready', flush=True); pack.pack(sys.argv[1], sys.argv[2], workers=1)"
     )
     process = subprocess.Popen(

@@ -21,7 +21,7 @@ from antipode.data.sources.splits import Splits
 from antipode.data.sources.wrap import wrap
 from antipode.data.views.views import views
 from antipode.evaluation import feature_cache, storage
-from antipode.evaluation.features import extract, key
+from antipode.evaluation.features import extract, extract_rows, key, with_labels
 from antipode.evaluation.task import Task
 
 
@@ -239,6 +239,25 @@ def test_features_of_an_image_do_not_depend_on_the_others_of_its_folder(tmp_path
     with torch.no_grad():  # the user's own code gets the same, except for rounding to uint8
         direct = net(eval_view(alone.read_or_next(0)[1][None])[0])[0]
     assert torch.allclose(extract(net, eval_view, alone).x[0], direct, atol=0.05)
+
+
+def test_rows_of_several_workers_are_those_of_one_process(tmp_path):
+    root = photos(tmp_path / "photos", 10)
+    broken = root / "3.png"  # the last row of a part: the first of the next part replaces it
+    broken.write_bytes(broken.read_bytes()[:-400])
+    one, several = folder(root).pretrain, folder(root).pretrain
+    net, view = Net().eval(), views("eval", size=8)
+    with pytest.warns(UserWarning, match="takes its place"):
+        whole = extract(net, view, one, batch=2, workers=0)
+    with pytest.warns(UserWarning, match="takes its place"):
+        parts = [
+            extract_rows(net, view, several, rows, batch=2, workers=0)
+            for rows in (range(4), range(4, 8), range(8, 10))
+        ]
+    x, ids = (torch.cat(part) for part in zip(*parts, strict=True))
+    again = with_labels(x, ids, several)
+    assert torch.equal(whole.x, again.x) and torch.equal(whole.y, again.y)
+    assert list(one.failed) == list(several.failed) == ["3.png"]
 
 
 def test_files_of_the_same_names_have_features_of_their_own(tmp_path):

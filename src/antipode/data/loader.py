@@ -261,13 +261,16 @@ def in_order(
     batch: int = 256,
     device: torch.device | str = "cpu",
     workers: int | None = None,
+    rows: range | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (views (B,C,S,S), image ids (B,)) for every image once, in the order of the source.
 
     `eval_view` makes one view without randomness. Each view is made from the original image, and
-    the images may differ in size. The labels are `source.labels[ids]`.
+    the images may differ in size. The labels are `source.labels[ids]`. `rows` are the images, by
+    default all.
     """
-    plan = torch.split(torch.arange(len(source)), batch)
+    part = rows or range(len(source))
+    plan = torch.split(torch.arange(part.start, part.stop), batch)
     zeros = torch.zeros(batch, 1, eval_view.slots, device=device)  # in place of random numbers
     if not isinstance(source, Decoded):
         for ids in plan:

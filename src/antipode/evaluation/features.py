@@ -66,14 +66,39 @@ def extract(
         # compute: otherwise those without the file would wait forever for the others.
         cached = None
     x, ids = cached or _compute(net, eval_view, source, batch, workers, cache)
-    pieces = torch.split(x, 8192)  # in pieces, since x may take most of the memory
-    bad = sum([int((~rows.isfinite()).any(1).sum()) for rows in pieces])
-    if bad:
-        raise ValueError(f"{bad} of {len(x)} images have NaN or infinite features")
+    _check_finite(x)
     if file is not None and cached is None and dist.rank() == 0:
         feature_cache.write(file, x, ids)
         if x.nbytes > storage.host_budget():  # read the new file, and give the temporary one up
             x, ids = feature_cache.read(file) or (x, ids)
+    return with_labels(x, ids, source)
+
+
+@torch.no_grad()
+def extract_rows(
+    net: nn.Module,
+    eval_view: Views,
+    source: Source,
+    rows: range,
+    *,
+    batch: int = 256,
+    workers: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return features (B,D) of some images of a source, and the ids (B,) of the images behind them.
+
+    If the first row is a multiple of the batch, the features have the bits that `extract` gives
+    them. `with_labels` turns the joined rows of all images into what `extract` returns.
+    """
+    x, ids = _compute_share(net, eval_view, source, batch, workers, None, rows)
+    _check_finite(x)
+    return x, ids
+
+
+def with_labels(x: Tensor, ids: Tensor, source: Source) -> Features:
+    """Return features (N,D) with the labels of the images (N,) behind them.
+
+    Images that could not be read, and that others replaced, are recorded in the source.
+    """
     if isinstance(source, Decoded):
         # Also record broken images that another rank read, or an earlier run that filled the cache.
         replaced = (ids != torch.arange(len(ids))).nonzero().flatten().tolist()
@@ -81,6 +106,14 @@ def extract(
             source.failed.setdefault(source.names[index], "cannot be read")
     y = torch.full((len(x),), -1) if source.labels is None else source.labels.cpu()[ids]
     return Features(x, y)
+
+
+def _check_finite(x: Tensor) -> None:
+    """Raise ValueError if features (N,D) are NaN or infinite."""
+    pieces = torch.split(x, 8192)  # in pieces, since x may take most of the memory
+    bad = sum([int((~rows.isfinite()).any(1).sum()) for rows in pieces])
+    if bad:
+        raise ValueError(f"{bad} of {len(x)} images have NaN or infinite features")
 
 
 def key(net: nn.Module, eval_view: Views, source: Source) -> str | None:
@@ -153,28 +186,33 @@ def _compute_share(
     batch: int,
     workers: int | None,
     folder: Path | None,
+    rows: range | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return features (N,D) and ids (N,) of all images of a source, computed by this rank."""
+    """Return features (N,D) and ids (N,) of images of a source, computed by this rank.
+
+    `rows` are the images, by default all.
+    """
+    count = len(source) if rows is None else len(rows)
     like = next(net.parameters(), torch.empty(0))  # a module without parameters runs on the CPU
     modes = {module: module.training for module in net.modules()}
     net.eval()
     workers = cores(dist.world()) if workers is None else workers
     x = torch.empty(0)
-    ids = torch.empty(len(source), dtype=torch.int64)
+    ids = torch.empty(count, dtype=torch.int64)
     start = 0
-    with bar(len(source), "features") as advance:
+    with bar(count, "features") as advance:
         for view, image_ids in in_order(
-            source, eval_view, batch=batch, device=like.device, workers=workers
+            source, eval_view, batch=batch, device=like.device, workers=workers, rows=rows
         ):
-            rows = raised(net(view.to(like.dtype)))
+            part = raised(net(view.to(like.dtype)))
             if not start:
                 # One array from the start: concatenating would hold a large set twice in memory.
-                x = storage.empty((len(source), rows.shape[1]), rows.dtype, folder=folder)
-            end = start + len(rows)
-            x[start:end] = rows.cpu()
+                x = storage.empty((count, part.shape[1]), part.dtype, folder=folder)
+            end = start + len(part)
+            x[start:end] = part.cpu()
             ids[start:end] = image_ids.cpu()
             start = end
-            advance(len(rows))
+            advance(len(part))
     for module, mode in modes.items():
         module.training = mode
     return x, ids

@@ -15,6 +15,10 @@ TASK_ERRORS = (ValueError, FileNotFoundError, MemoryError, InTrouble)
 H200 = 37_025 * 2 * 3 * 1.11e9
 
 
+class JobFailed(Exception):
+    """A job of a cluster failed; the message says why, and where its log is."""
+
+
 @dataclass(frozen=True)
 class Task:
     """A run that is trained and measured. It can be sent to another process.
@@ -26,6 +30,8 @@ class Task:
             nothing is to be printed.
         work: floating-point operations that are left to train, 0 if unknown or finished.
         batch: the number of images per step, 0 if nothing is trained.
+        key: names what `do` does besides training, such as its protocols. A cluster performs a
+            finished task again only if its key has changed.
     """
 
     label: str
@@ -33,6 +39,7 @@ class Task:
     do: Callable[[bool], None]
     work: float = 0.0
     batch: int = 0
+    key: str = ""
 
 
 @dataclass

@@ -53,11 +53,13 @@ def own_data(request: Request, splits: Splits) -> OwnData | None:
     """Return what the defaults depend on, None for a data set that has its own recipe."""
     if stands_for(request.data) in DATASETS:
         return None
-    device = pick_device(str(request.get("train.device")))
+    named = str(request.get("train.device"))
+    # a GPU that is named may be on another machine, which will train the run
+    gpu = named in ("cuda", "mps") or pick_device(named).type != "cpu"
     size = splits.size
     if size >= LARGEST[True]:  # the largest value, and the value for shards of unknown size
         size = min(size, median_side(sampled_sizes(splits.pretrain)) or size)
-    return OwnData(len(splits.pretrain), size, device.type != "cpu")
+    return OwnData(len(splits.pretrain), size, gpu)
 
 
 def _check_labels(request: Request) -> None:

@@ -2,24 +2,22 @@
 
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from antipode.analysis import catalog as analyses
-from antipode.data.sources.catalog import load
+from antipode import dist
 from antipode.devices import pick_device
-from antipode.evaluation import protocol
-from antipode.evaluation.precision import library
 from antipode.files import atomic_write, finite
-from antipode.launch.local import check_at_once
-from antipode.launch.local import perform as launch
+from antipode.launch import dispatch
+from antipode.launch.place import Asked, Resources
+from antipode.launch.place import Place as Where
+from antipode.launch.place import place as placed
+from antipode.launch.place import resources as wanted
 from antipode.launch.task import Task
 from antipode.paths import absolute
 from antipode.reproduction import picture, present
@@ -27,9 +25,18 @@ from antipode.reproduction.collect import collect
 from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Scale, Verdict
 from antipode.reproduction.measure import measure_run
 from antipode.reproduction.plan import Plan, PlannedRun, listing, make_plan
+from antipode.reproduction.ready import (
+    check_ready,
+    check_single_process,
+    data_root,
+    opened_network,
+)
 from antipode.runs.environment import environment
-from antipode.runs.run import Run, opened
+from antipode.runs.run import Run
 from antipode.training.pretrain import pretrain_recipe
+
+HERE = Where()
+NOTHING = Resources()
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,8 @@ def reproduce(
     device: str = "auto",
     at_once: int | str = 1,
     quiet: bool = False,
+    on: str = "local",
+    resources: Asked = None,
 ) -> Outcome:
     """Reproduce a table or figure of a paper, and write it as JSON, PNG and HTML.
 
@@ -84,16 +93,20 @@ def reproduce(
         at_once: how many runs train at the same time on the device, or "auto". Times that an item
             measures are comparable only with 1.
         quiet: whether to print nothing.
+        on: where the runs train: "local", "slurm", "ray" or "ray://HOST:PORT".
+        resources: what each run gets on a cluster, as a text such as "gpus=1,hours=4" or a mapping.
     """
     check_single_process()
-    check_at_once(at_once)
+    place = placed(on)
+    asked = wanted(resources)
+    dispatch.check(place, asked, at_once)
     plan = make_plan(item, scale, output_folder(out, scale), seeds=seeds, root=root, device=device)
     start = time.monotonic()
     with data_root(root):
-        check_ready(plan)
+        check_ready(plan, here=place.kind == "local")
         if not quiet:
             print("\n".join(listing(plan)[:2]), file=sys.stderr)
-        failed = perform(plan, device, quiet, at_once)
+        failed = perform(plan, device, quiet, at_once, place, asked)
     cells, absent = collect(plan, failed)
     laws = tuple(check_laws(plan.item, plan.scale, cells))
     missing = (*failed.values(), *absent)
@@ -112,58 +125,14 @@ def output_folder(out: str | Path | None, scale: str) -> Path:
     return absolute(out if out else Path("repro") / scale)
 
 
-def check_single_process() -> None:
-    """Raise ValueError if there are several processes: they would write the same files."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world > 1:
-        raise ValueError(
-            f"reproduce needs a single process, but WORLD_SIZE is {world}: train the runs under "
-            "torchrun with the commands that --plan lists, then call reproduce without torchrun"
-        )
-
-
-@contextmanager
-def data_root(root: str | Path | None) -> Iterator[None]:
-    """Set ANTIPODE_DATA to a folder for the duration of a call.
-
-    The recipes of the runs then name no folder, so the runs stay valid after the data is moved.
-    """
-    before = os.environ.get("ANTIPODE_DATA")
-    if root:
-        os.environ["ANTIPODE_DATA"] = str(root)
-    try:
-        yield
-    finally:
-        if root:
-            os.environ.pop("ANTIPODE_DATA")
-            os.environ |= {} if before is None else {"ANTIPODE_DATA": before}
-
-
-def check_ready(plan: Plan) -> None:
-    """Raise an error before any training if data sets, protocols or libraries are missing."""
-    measures = [measure for trial, _ in plan.trials for measure in trial.measures]
-    names = {planned.recipe.data.name for planned in plan.runs if planned.recipe is not None}
-    for measure in measures:
-        if measure.kind == "score":
-            names |= {name for name in (protocol.known(measure.name).data, measure.data) if name}
-        elif measure.kind == "analysis":
-            analyses.check_names([measure.name])
-    if any(measure.name.startswith(("detect", "segment")) for measure in measures):
-        library()
-    pick_device(plan.device)
-    for planned in plan.runs:
-        if planned.trial.recipe.startswith("torchvision:"):
-            opened_network(planned).backbone()  # downloads the weights
-    for name in sorted(names):
-        try:
-            load(name)
-        except (ValueError, FileNotFoundError) as error:
-            raise FileNotFoundError(
-                f"{plan.name} at scale {plan.scale} needs {name}: {error}"
-            ) from None
-
-
-def perform(plan: Plan, device: str, quiet: bool, at_once: int | str = 1) -> dict[Path, str]:
+def perform(
+    plan: Plan,
+    device: str,
+    quiet: bool,
+    at_once: int | str = 1,
+    place: Where = HERE,
+    asked: Resources = NOTHING,
+) -> dict[Path, str]:
     """Train and measure every run. Return the folders of runs that failed, with a sentence each."""
     measures: dict[Path, list[Measure]] = {}
     for trial, runs in plan.trials:
@@ -177,11 +146,20 @@ def perform(plan: Plan, device: str, quiet: bool, at_once: int | str = 1) -> dic
             partial(finish, plan, planned, measures[planned.folder], device, silent),
             0.0 if planned.done else planned.work,
             0 if planned.recipe is None else planned.recipe.train.batch,
+            " ".join(sorted({measure.name for measure in measures[planned.folder]})),
         )
         for planned in plan.runs
     ]
     guess = "about a minute left" if plan.scale == "smoke" else ""
-    return launch(tasks, at_once=at_once, device=device, quiet=quiet, guess=guess)
+    return dispatch.perform(
+        tasks,
+        place=place,
+        resources=asked,
+        at_once=at_once,
+        device=device,
+        quiet=quiet,
+        guess=guess,
+    )
 
 
 def finish(
@@ -192,8 +170,13 @@ def finish(
     silent: bool,
     quiet: bool,
 ) -> None:
-    """Train and measure a run. Nothing is printed if `silent` or `quiet`."""
+    """Train and measure a run. Of several ranks, one measures.
+
+    Nothing is printed if `silent` or `quiet`.
+    """
     run = train(planned, quiet=silent or quiet)
+    if not dist.alone():
+        return
     measure_run(plan, planned, run, measures, device)
 
 
@@ -207,11 +190,6 @@ def train(planned: PlannedRun, quiet: bool) -> Run:
     if planned.done:
         return Run(planned.folder)
     return pretrain_recipe(planned.recipe, planned.folder, quiet=quiet)
-
-
-def opened_network(planned: PlannedRun) -> Run:
-    """Return a network that is not trained, with the run folder for its scores."""
-    return opened(planned.trial.recipe, data=planned.data, out=planned.folder, seed=planned.seed)
 
 
 def check_laws(item: Item, scale: Scale, cells: Cells) -> Iterator[tuple[Law, Verdict]]:
@@ -275,8 +253,16 @@ def record(outcome: Outcome) -> dict[str, Any]:
             for planned in plan.runs
         ],
         "seconds": outcome.seconds,
-        "environment": environment(pick_device(plan.device).type),
+        "environment": environment(_device_type(plan.device)),
     }
+
+
+def _device_type(name: str) -> str:
+    """Return the type of a device, also of one that only the nodes of a cluster have."""
+    try:
+        return pick_device(name).type
+    except ValueError:
+        return f"{name} of a cluster"
 
 
 def _law(law: Law, verdict: Verdict) -> dict[str, Any]:

@@ -3,16 +3,19 @@
 Shapes: N images, D features, K classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from torch import nn
 
 from antipode.data.sources.catalog import Given
 from antipode.data.sources.source import Decoded, Source
+from antipode.data.sources.splits import Splits
+from antipode.data.views.views import Views
 from antipode.devices import pick_device
 from antipode.evaluation import storage
 from antipode.evaluation.features import extract
@@ -28,13 +31,32 @@ def embed(run: Run, data: Given, out: Path | None = None) -> Features:
     """Return the features of a data set, and write them to `out` if it is given."""
     if out is not None:
         check(out)
-    device = pick_device("auto")
-    net = run.frozen_backbone.to(device)
     splits = run.splits(data)
-    eval_view = run.eval_view(splits).to(device)
+    net, eval_view = prepared(run, splits)
+    return collected(splits, lambda _, source: extract(net, eval_view, source), out)
+
+
+def prepared(run: Run, splits: Splits) -> tuple[nn.Module, Views]:
+    """Return the network of a run and its evaluation view, on the device."""
+    device = pick_device("auto")
+    return run.frozen_backbone.to(device), run.eval_view(splits).to(device)
+
+
+def parts_of(splits: Splits) -> dict[str, Source]:
+    """Return the images to embed, by the name of their split."""
     sources = {"train": splits.train, "test": splits.test}
-    present = {part: source for part, source in sources.items() if source is not None}
-    parts = {part: extract(net, eval_view, source) for part, source in present.items()}
+    return {part: source for part, source in sources.items() if source is not None}
+
+
+def collected(
+    splits: Splits, compute: Callable[[str, Source], Features], out: Path | None
+) -> Features:
+    """Return the features of all splits, and write them to `out` if it is given.
+
+    `compute` returns the features of a split, given its name and images.
+    """
+    present = parts_of(splits)
+    parts = {part: compute(part, source) for part, source in present.items()}
     features = _joined(list(parts.values()))
     if out is not None:
         by_part = [names_of(source) for source in present.values()]

@@ -11,7 +11,10 @@ from antipode import dist
 from antipode.evaluation.evaluate import evaluate
 from antipode.evaluation.protocol import known
 from antipode.files import atomic_write, finite
-from antipode.launch.local import check_at_once, perform
+from antipode.launch.dispatch import check, perform
+from antipode.launch.place import Asked
+from antipode.launch.place import place as placed
+from antipode.launch.place import resources as wanted
 from antipode.launch.task import Task
 from antipode.paths import absolute
 from antipode.runs.run import Run
@@ -57,6 +60,8 @@ def sweep(
     at_once: int | str = 1,
     device: str = "auto",
     quiet: bool = False,
+    on: str = "local",
+    resources: Asked = None,
 ) -> Sweep:
     """Train and evaluate every combination of values with several seeds.
 
@@ -74,16 +79,22 @@ def sweep(
         at_once: how many runs train at the same time on the device, or "auto".
         device: auto, cpu, cuda or mps.
         quiet: whether to print nothing.
+        on: where the runs train: "local", "slurm", "ray" or "ray://HOST:PORT".
+        resources: what each run gets on a cluster, as a text such as "gpus=1,hours=4" or a mapping.
     """
     if dist.world() > 1:
         raise ValueError("a sweep needs a single process: start it without torchrun")
     names = [protocols] if isinstance(protocols, str) else list(protocols or ())
     for name in names:
         known(name)
-    check_at_once(at_once)
+    place = placed(on)
+    asked = wanted(resources)
+    check(place, asked, at_once)
     plan = make_plan(recipe, vary, absolute(out), seeds=seeds, overrides=overrides, device=device)
     tasks = [_task(run, names, device) for run in plan.runs]
-    failed = perform(tasks, at_once=at_once, device=device, quiet=quiet)
+    failed = perform(
+        tasks, place=place, resources=asked, at_once=at_once, device=device, quiet=quiet
+    )
     content = results(plan, names, failed)
     _write(plan.out, content)
     return Sweep(plan.out, content["rows"], content)
@@ -106,12 +117,15 @@ def _task(run: SweepRun, protocols: Sequence[str], device: str) -> Task:
         partial(finish, run, tuple(protocols), device),
         0.0 if run.done else run.work,
         run.recipe.train.batch,
+        " ".join(protocols),
     )
 
 
 def finish(run: SweepRun, protocols: Sequence[str], device: str, quiet: bool) -> None:
-    """Train a run to its end and add the scores that it lacks."""
+    """Train a run to its end and add the scores that it lacks. Of several ranks, one evaluates."""
     trained = Run(run.folder) if run.done else pretrain_recipe(run.recipe, run.folder, quiet=quiet)
+    if not dist.alone():
+        return
     stored = trained.scores
     missing = [name for name in protocols if name not in stored]
     if missing or not (protocols or stored):

@@ -45,7 +45,7 @@ def pretrain(
     The same request with the same folder resumes the run. `data` and `module` are your own data set
     and backbone, if they were passed from Python.
     """
-    folder = _run_folder(request, out)
+    folder = run_folder(request, out)
     with claimed(folder):
         options = _intended(folder, options)
         recipe, splits = _prepared(request, folder, data, module, options)
@@ -66,14 +66,14 @@ def plan(
 
     Nothing is written, and nothing of the steps is kept. The arguments are those of `pretrain`.
     """
-    folder = _run_folder(request, out)
+    folder = run_folder(request, out)
     recipe, splits = _prepared(request, folder, data, module, options)
     if dist.first():
         _warn_of_surprises(recipe, splits)
     return measured(describe(recipe, splits), recipe, splits, module)
 
 
-def _run_folder(request: Request, out: Path | None) -> RunFolder:
+def run_folder(request: Request, out: Path | None) -> RunFolder:
     """Return the run folder, by default runs/DATA.METHOD."""
     name = f"{request.data.replace('/', '-').replace(':', '-')}.{request.method}"
     return RunFolder(out or Path("runs") / name)

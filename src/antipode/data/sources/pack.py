@@ -13,7 +13,6 @@ Each part is written to a temporary file, synced and renamed. A run that was kil
 resumes with the first missing part. The folder gets its final name when everything is written.
 """
 
-import io
 import json
 import os
 import zlib
@@ -24,18 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from PIL import Image
-from torch import Tensor
 from torch.utils.data import Dataset
-from torchvision.transforms.v2 import functional as F
 
 from antipode import json_text
 from antipode.data.loader import cores
 from antipode.data.progress import bar
 from antipode.data.sources.catalog import load
+from antipode.data.sources.encode import Stored, encode, name_of
 from antipode.data.sources.pack_checks import FORMAT, RECORD, checksum, read_meta
-from antipode.data.sources.source import Decoded, Skip, Source, warn_skipped
+from antipode.data.sources.source import Skip, Source, warn_skipped
 from antipode.data.sources.splits import Splits
 from antipode.data.sources.stamp import stamp
 from antipode.files import atomic_write, sync
@@ -44,8 +40,6 @@ from antipode.paths import absolute
 
 PART = 1024  # images per part; a killed run loses at most one part
 
-# bytes, height, width; height and width are 0 if the bytes are an encoded image
-Stored = tuple[bytes, int, int]
 Encode = Callable[[int], Stored | Skip]
 
 
@@ -65,32 +59,10 @@ def pack(
 
     Call it again with the same arguments to resume after an interruption.
     """
-    if quality is not None and (size is None or not 1 <= quality <= 100):
-        raise ValueError(
-            "quality must be from 1 to 100 and needs a size, "
-            f"but quality is {quality} and size is {size}"
-        )
-    if size is not None and size < 2:
-        raise ValueError(f"size is the shorter side in pixels and must be at least 2, not {size}")
     home = absolute(out)
-    if home.exists():
-        remove = "remove it, or " if (home / "meta.json").exists() else ""
-        raise ValueError(printable(f"{home} already exists; {remove}pack into another folder"))
-    splits = load(data, root=root, download=download, seed=seed)
-    sources = {"train": splits.train}
-    if splits.pretrain is not splits.train:
-        sources["pretrain"] = splits.pretrain
-    if splits.test is not None:
-        sources["test"] = splits.test
-    partial_folder = home.with_name(home.name + ".partial")
-    plan = {
-        "data": splits.name,
-        "size": size,
-        "quality": quality,
-        "seed": seed,
-        "images": [stamp(source) for source in sources.values()],
-    }
-    _start_or_resume(partial_folder, plan)
+    splits = begin(data, home, size, quality, root, download, seed)
+    sources = sources_of(splits)
+    partial_folder = unfinished(home)
     if not (partial_folder / "meta.json").exists():
         with (
             ThreadPoolExecutor(workers or cores(1)) as pool,
@@ -98,13 +70,97 @@ def pack(
         ):
             metas = {}
             for name, source in sources.items():
-                encode = partial(_encode, source, size, quality)
-                metas[name] = _write_split(partial_folder / name, source, encode, pool, advance)
+                encoded = partial(encode, source, size, quality)
+                metas[name] = _write_split(partial_folder / name, source, encoded, pool, advance)
         _write_meta(partial_folder, splits, metas)
     skipped = _finish(partial_folder, home)
     skipped_before = sum(len(getattr(source, "skipped", ())) for source in sources.values())
     warn_skipped(splits.name, skipped, _count(sources) + skipped_before)
     return home
+
+
+def pack_parts(
+    data: "str | Dataset[Any] | Splits",
+    home: Path,
+    split: str,
+    numbers: range,
+    *,
+    size: int | None = None,
+    quality: int | None = None,
+    root: str | Path | None = None,
+    download: bool = False,
+    seed: int = 0,
+    workers: int | None = None,
+) -> None:
+    """Write the missing ones of some parts of a split. `pack` later finds them and adds the rest.
+
+    Several processes, also on several machines that share the folder, may write different parts at
+    the same time. The arguments are those of `pack`.
+    """
+    source = sources_of(begin(data, home, size, quality, root, download, seed))[split]
+    folder = unfinished(home) / split
+    folder.mkdir(exist_ok=True)
+    encoded = partial(encode, source, size, quality)
+    with ThreadPoolExecutor(workers or cores(1)) as pool:
+        for number in numbers:
+            if not (folder / f"part-{number:05d}.npz").exists():
+                _write_part(folder, number, positions_of(source, number), encoded, pool)
+
+
+def begin(
+    data: "str | Dataset[Any] | Splits",
+    home: Path,
+    size: int | None = None,
+    quality: int | None = None,
+    root: str | Path | None = None,
+    download: bool = False,
+    seed: int = 0,
+) -> Splits:
+    """Open a data set and its unfinished pack, which is created if needed.
+
+    Raises ValueError if an argument of `pack` is out of range, if the pack exists already, or if an
+    unfinished one was begun with other arguments.
+    """
+    if quality is not None and (size is None or not 1 <= quality <= 100):
+        raise ValueError(
+            "quality must be from 1 to 100 and needs a size, "
+            f"but quality is {quality} and size is {size}"
+        )
+    if size is not None and size < 2:
+        raise ValueError(f"size is the shorter side in pixels and must be at least 2, not {size}")
+    if home.exists():
+        remove = "remove it, or " if (home / "meta.json").exists() else ""
+        raise ValueError(printable(f"{home} already exists; {remove}pack into another folder"))
+    splits = load(data, root=root, download=download, seed=seed)
+    plan = {
+        "data": splits.name,
+        "size": size,
+        "quality": quality,
+        "seed": seed,
+        "images": [stamp(source) for source in sources_of(splits).values()],
+    }
+    _start_or_resume(unfinished(home), plan)
+    return splits
+
+
+def sources_of(splits: Splits) -> dict[str, Source]:
+    """Return the images to pack, by the name of their split."""
+    sources = {"train": splits.train}
+    if splits.pretrain is not splits.train:
+        sources["pretrain"] = splits.pretrain
+    if splits.test is not None:
+        sources["test"] = splits.test
+    return sources
+
+
+def unfinished(home: Path) -> Path:
+    """Return the name of a pack until everything is written."""
+    return home.with_name(home.name + ".partial")
+
+
+def positions_of(source: Source, number: int) -> range:
+    """Return the images of a part."""
+    return range(number * PART, min((number + 1) * PART, len(source)))
 
 
 def _write_meta(folder: Path, splits: Splits, metas: dict[str, Any]) -> None:
@@ -159,8 +215,8 @@ def _write_split(
     indices = []
     skipped = []
     lengths = []
-    for number, first in enumerate(range(0, len(source), PART)):
-        positions = range(first, min(first + PART, len(source)))
+    for number in range(-(-len(source) // PART)):
+        positions = positions_of(source, number)
         summary = home / f"part-{number:05d}.npz"
         if not summary.exists():
             _write_part(home, number, positions, encode, pool)
@@ -175,7 +231,7 @@ def _write_split(
         raise ValueError(printable(f"{text}{' '.join(skipped[0])}"))
     tables = {
         "index": index,
-        "names": np.array([os.fsencode(_name(source, at)) for at in index["at"].tolist()]),
+        "names": np.array([os.fsencode(name_of(source, at)) for at in index["at"].tolist()]),
     }
     if source.labels is not None:
         tables["labels"] = source.labels.cpu().numpy()[index["at"]]
@@ -224,47 +280,6 @@ def _write_part(
     with atomic_write(home / f"part-{number:05d}.npz") as file:
         rows = np.array(skipped, dtype=np.str_).reshape(-1, 2)
         np.savez(file, index=np.array(records, RECORD), skipped=rows)
-
-
-def _encode(source: Source, size: int | None, quality: int | None, at: int) -> Stored | Skip:
-    """Return what is stored of an image.
-
-    The image is decoded in any case, so that a packed data set contains no broken images.
-    """
-    try:
-        if isinstance(source, Decoded):
-            image = source.read(at)
-            encoded = getattr(source.read, "encoded", None)
-            data = encoded(at) if encoded and size is None else None
-            if data is not None:
-                return data, 0, 0
-        else:
-            image = source.take(torch.tensor([at]))[0][0].cpu()
-        if size is not None and min(image.shape[1:]) > size:
-            image = F.resize(image, [size], antialias=True)
-        if quality is not None:
-            return _jpeg_bytes(image, quality), 0, 0
-        return _pixel_bytes(image), *image.shape[1:]
-    except (ValueError, OSError) as error:
-        return Skip(_name(source, at), str(error))
-
-
-def _pixel_bytes(image: Tensor) -> bytes:
-    return image.permute(1, 2, 0).contiguous().numpy().tobytes()
-
-
-def _jpeg_bytes(image: Tensor, quality: int) -> bytes:
-    if len(image) not in (1, 3):
-        raise ValueError(f"has {len(image)} channels, but JPEG can store only 1 or 3")
-    file = io.BytesIO()
-    pixels = image.permute(1, 2, 0).contiguous().numpy()
-    picture = Image.fromarray(pixels if len(image) == 3 else pixels[:, :, 0])
-    picture.save(file, "JPEG", quality=quality)
-    return file.getvalue()
-
-
-def _name(source: Source, at: int) -> str:
-    return source.names[at] if isinstance(source, Decoded) else f"image {at}"
 
 
 def _count(sources: dict[str, Source]) -> int:

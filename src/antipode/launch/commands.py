@@ -1,0 +1,35 @@
+"""Plain commands for schedulers that antipode does not know, as `--plan` prints them."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from antipode.launch.place import Asked
+from antipode.launch.place import resources as wanted
+
+
+def plain_command(command: str, recipe: str | None, arguments: Mapping[str, Any]) -> str:
+    """Return a command line with the arguments that have a value, as a shell takes it."""
+    words = ["antipode", command, *([recipe] if recipe else [])]
+    for name, value in arguments.items():
+        if name == "overrides":
+            words += [word for text in value for word in ("--set", text)]
+        elif value is True:
+            words.append(f"--{name}")
+        elif value is not None and value is not False:
+            words += [f"--{name}", str(value)]
+    return shlex.join(words)
+
+
+def ranked(line: str, resources: Asked = None) -> str:
+    """Return a line in which the command runs with as many processes as the resources ask for.
+
+    With several nodes, HOST stands for the name of the first one.
+    """
+    asked = wanted(resources)
+    if asked.ranks == 1:
+        return line
+    words = f"torchrun --nnodes {asked.nodes} --nproc-per-node {asked.ranks // asked.nodes}"
+    if asked.nodes > 1:
+        words += " --rdzv-backend c10d --rdzv-endpoint HOST:29500"
+    return line.replace("antipode pretrain", f"{words} -m antipode pretrain", 1)
