@@ -112,7 +112,7 @@ def section(claims: list[Claim]) -> list[str]:
     title = f"{capital(item.title)}. {item.question}"
     picture = f"![{item.title}: ours and the paper's](pictures/claims/{name}.png)"
     lines = [fill(f"- {claim.shown}: {claim.law.text}. {detail(claim)}", "  ") for claim in claims]
-    command = f"```sh\nantipode reproduce {name} --scale small --seeds 3 --out {name}\n```"
+    command = f"Repeat it: `antipode reproduce {name} --scale small --seeds 3`."
     notes = [fill(f"**{capital(claim.law.text)}.** {claim.note}") for claim in claims if claim.note]
     numbers = folded("All numbers, and the command", "\n".join(lines) + f"\n\n{command}")
     return [f"### {name}", fill(title), picture, *notes, numbers]
