@@ -30,7 +30,10 @@ QUICK = {
     "docs/methods/custom.md",
 }
 WITH_SNIPPETS = [path for path in PAGES if snippets(path)]
-OPTIONAL = ("lightning", "transformers", "accelerate", "datasets", "timm")
+OPTIONAL = (
+    *("lightning", "transformers", "accelerate", "datasets", "timm"),
+    *("pandas", "faiss", "fiftyone"),
+)
 
 
 def marked(path):
