@@ -1,3 +1,7 @@
-"""What we think about single claims, for claims_page.py: by item and by the text of the claim."""
+"""What we think about single claims, for claims_page.py.
 
-NOTES: dict[tuple[str, str], str] = {}
+The keys are an item and the text of a claim. The values are the verdict that a note explains, and
+the note. If a claim has another verdict by now, its note is not shown.
+"""
+
+NOTES: dict[tuple[str, str], tuple[str, str]] = {}

@@ -171,7 +171,7 @@ def readme_section() -> str:
         ]
         for (name, differences), lines in methods().items()
     ]
-    return table(["CIFAR-10, ResNet-18, 100 epochs", "kNN", "linear (logistic)"], rows)
+    return table(["CIFAR-10, ResNet-18; 100 epochs if not given", "kNN", "linear (logistic)"], rows)
 
 
 def throughput_section() -> str:

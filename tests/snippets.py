@@ -61,6 +61,7 @@ NOT_RUN = {
     "python3 -m venv": "creates an environment",
     "make ": "starts this test suite, the demo or the site",
     "tensorboard ": "starts a server",
+    "embedding-atlas ": "starts a server",
     "python benchmarks/": "measures on a GPU",
     "python -m http.server": "starts a server",
     "antipode pretrain --data hf:": "downloads a data set",

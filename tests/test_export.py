@@ -392,15 +392,6 @@ def test_the_name_of_a_broken_image_is_that_of_what_took_its_place():
     assert names_of(source) == ["a", "c", "c", "a"]
 
 
-def test_parquet_has_a_row_for_each_image(slim, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    features = api.embed(slim, photos(tmp_path / "photos"), out=tmp_path / "f.parquet")
-    content = parquet.read_table(tmp_path / "f.parquet")
-    assert content.column_names == ["x", "y", "split", "names"] and content.num_rows == 12
-    assert np.array_equal(np.array(content["x"].to_pylist(), dtype=np.float32), features.x.numpy())
-    assert content["y"].to_pylist() == features.y.tolist()
-
-
 def test_parquet_without_pyarrow_is_a_sentence_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"pip install 'antipode\[data\]'"):

@@ -32,7 +32,10 @@ QUICK = {
 WITH_SNIPPETS = [path for path in PAGES if snippets(path)]
 # pages that start a scheduler, and the package that they need
 CLUSTER = {"docs/guides/ray.md": "ray"}
-OPTIONAL = ("lightning", "transformers", "accelerate", "datasets", "timm")
+OPTIONAL = (
+    *("lightning", "transformers", "accelerate", "datasets", "timm"),
+    *("pandas", "faiss", "fiftyone"),
+)
 
 
 def marked(path):

@@ -12,17 +12,14 @@ from PIL import Image as Pillow
 
 from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import Splits
+from antipode.evaluation import layout
 from antipode.evaluation.duplicates import Image
 from antipode.evaluation.features import extract
+from antipode.evaluation.layout import follow, neighbours, principal
+from antipode.evaluation.layout import places as placed_by_tsne
 from antipode.reporting import embedding_map as module
 from antipode.reporting import pictures
-from antipode.reporting.embedding_map import (
-    coloured,
-    embedding_map,
-    follow,
-    neighbours,
-    principal,
-)
+from antipode.reporting.embedding_map import coloured, embedding_map
 from tests.evaluation.classes import Net, bright, task
 
 
@@ -80,15 +77,34 @@ def test_neighbours_are_the_nearest_of_the_bank_and_never_the_image_itself(bank,
     z = torch.nn.functional.normalize(
         torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
     )
-    found = neighbours(z, 0)
+    found, cosines = neighbours(z, 0)
+    assert torch.allclose(cosines, (z[:, None] * z[found]).sum(2), atol=1e-5)
     candidates = sorted(set(found.flatten().tolist()))
     assert found.shape == (60, 6) and len(candidates) <= bank
     for at in range(60):
         assert at not in found[at].tolist()
         if bank >= 60:
-            cosines = z @ z[at]
-            cosines[at] = -2
-            assert found[at].tolist() == cosines.topk(6).indices.tolist()
+            others = z @ z[at]
+            others[at] = -2
+            assert found[at].tolist() == others.topk(6).indices.tolist()
+
+
+@pytest.mark.parametrize("landmarks", [1000, 40])
+def test_places_separate_what_is_apart_and_need_no_unit_length(landmarks, monkeypatch):
+    monkeypatch.setattr(layout, "LANDMARKS", landmarks)
+    x, labels = clusters(90)
+    where = placed_by_tsne(x, 3)
+    assert torch.equal(where, placed_by_tsne(4 * x, 3))
+    near = torch.cdist(where, where).fill_diagonal_(math.inf).argmin(1)
+    assert (labels[near] == labels).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_a_few_images_have_places_and_neighbours(count):
+    x = torch.randn(count, 3)
+    assert placed_by_tsne(x, 0).shape == (count, 2)
+    found, _ = neighbours(x, 0)
+    assert found.shape == (count, count - 1)
 
 
 def test_classes_are_numbered_by_frequency_and_images_without_a_label_have_none():

@@ -65,7 +65,7 @@ def embed_on_ray(
             files = [folder / f"{name}-{number}" / "rows.npz" for number in range(len(cuts[name]))]
             return with_labels(*_joined(files, len(source)), source)
 
-        return features.collected(splits, compute, out)
+        return features.collected(splits, data, compute, out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -10,22 +10,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antipode.core.scores import product
 from antipode.evaluation.duplicates import Image
+from antipode.evaluation.layout import (
+    BANK,
+    FEW,
+    LANDMARKS,
+    first_two,
+    follow,
+    neighbours,
+    principal,
+    tsne,
+)
 from antipode.reporting.images import class_name
 from antipode.reporting.thumbnails import atlas
 
-LANDMARKS = 1000  # images that t-SNE places; the others follow their neighbours among these
-BANK = {"cpu": 10_000, "cuda": 50_000}  # images among which neighbours are searched
-NEAR = 6  # neighbours of each image
-FEW = 20  # with fewer points there is no t-SNE, because they have no neighbourhoods to preserve
 SCALE = 4000  # places are whole numbers from 0 to this
 PER_SHEET = 4096  # thumbnails on a sheet
 COLUMNS = 64  # thumbnails in a row of a sheet
-SHARP = 0.02  # temperature of the weights of landmarks
 # side of a thumbnail in pixels and quality of its encoding, by the number of images
 SIDES = ((5000, 32, 80), (10**9, 28, 65))
-ROWS = 1 << 26  # similarities in memory at a time
 
 
 def embedding_map(
@@ -48,6 +51,7 @@ def embedding_map(
         read: function from positions (P,) to images uint8 (P,C,H,W); None for a map without images.
     """
     z = F.normalize(x)
+    near, _ = neighbours(z, seed)
     numbers, legend = coloured(labels, classes)
     side, quality = next(row[1:] for row in SIDES if len(images) <= row[0])
     sheets = [] if read is None else _sheets(read, len(images), side, quality)
@@ -56,8 +60,8 @@ def embedding_map(
         "label": numbers,
         "classes": legend,
         "tests": sum(image.split == "test" for image in images),
-        "near": neighbours(z, seed).flatten().tolist(),
-        "k": min(NEAR, len(z) - 1),
+        "near": near.flatten().tolist(),
+        "k": near.shape[1],
         "bank": min(len(z), BANK["cpu" if z.device.type == "cpu" else "cuda"]),
         "sheets": sheets,
         "side": side,
@@ -87,88 +91,14 @@ def coloured(
 def layouts(z: Tensor, seed: int) -> dict[str, Tensor]:
     """Return places (N,2) of unit features (N,D), by t-SNE and by PCA."""
     components = principal(z, 50)
-    first_two = components[:, :2] if components.shape[1] > 1 else components.expand(-1, 2)
+    plane = first_two(components)
     if len(z) < FEW:
-        return {"PCA": first_two}
+        return {"PCA": plane}
     if len(z) <= LANDMARKS:
-        return {"t-SNE": _tsne(components, seed), "PCA": first_two}
+        return {"t-SNE": tsne(components, seed), "PCA": plane}
     chosen = torch.randperm(len(z), generator=torch.Generator().manual_seed(seed))[:LANDMARKS]
-    placed = _tsne(components[chosen.to(components.device)], seed)
-    return {"t-SNE": follow(z, chosen, placed, seed), "PCA": first_two}
-
-
-def principal(z: Tensor, most: int) -> Tensor:
-    """Return the first principal components (N,<=most) of vectors (N,D), by variance."""
-    centred = (z - z.mean(0)).double()
-    values, vectors = torch.linalg.eigh(centred.T @ centred)
-    count = min(most, int((values > values[-1] * 1e-12).sum()) or 1)
-    directions = vectors.flip(1)[:, :count]
-    # the sign of an eigenvector is arbitrary, and must not depend on the number of threads
-    largest = directions.abs().argmax(0)
-    directions = directions * directions[largest, torch.arange(count)].sign()
-    components: Tensor = (centred @ directions).float().cpu()
-    return components
-
-
-def follow(z: Tensor, chosen: Tensor, placed: Tensor, seed: int) -> Tensor:
-    """Return places (N,2): those of landmarks, and for others the mean of their five nearest.
-
-    Nearer landmarks weigh more. A small random shift keeps images from hiding each other.
-    """
-    landmarks = z[chosen.to(z.device)]
-    span = float((placed.amax(0) - placed.amin(0)).max())
-    shift = torch.randn(len(z), 2, generator=torch.Generator().manual_seed(seed + 1))
-    places = torch.empty(len(z), 2)
-    for rows in torch.split(torch.arange(len(z)), max(1, ROWS // len(landmarks))):
-        near = product(z[rows.to(z.device)], landmarks).topk(min(5, len(landmarks)), 1)
-        weights = (near.values / SHARP).softmax(1).cpu()
-        places[rows] = (placed[near.indices.cpu()] * weights[:, :, None]).sum(1)
-    places += 0.004 * span * shift
-    places[chosen] = placed
-    return places
-
-
-def neighbours(z: Tensor, seed: int) -> Tensor:
-    """Return the nearest neighbours (N,k) of unit features (N,D) among a bank of images.
-
-    The bank has all images, or a random part of them if there are many.
-    """
-    k = min(NEAR, len(z) - 1)
-    most = BANK["cpu" if z.device.type == "cpu" else "cuda"]
-    bank = torch.arange(len(z))
-    if len(z) > most:
-        order = torch.randperm(len(z), generator=torch.Generator().manual_seed(seed + 2))
-        bank = order[:most].sort().values
-    place = torch.full((len(z),), -1)
-    place[bank] = torch.arange(len(bank))
-    keys = z[bank.to(z.device)]
-    found = torch.empty(len(z), k, dtype=torch.int64)
-    for rows in torch.split(torch.arange(len(z)), max(1, ROWS // len(bank))):
-        cosines = product(z[rows.to(z.device)], keys)
-        inside = (place[rows] >= 0).nonzero().flatten()
-        cosines[inside.to(z.device), place[rows][inside].to(z.device)] = -torch.inf
-        found[rows] = bank[cosines.topk(k, 1).indices.cpu()]
-    return found
-
-
-def _tsne(x: Tensor, seed: int) -> Tensor:
-    """Return the t-SNE coordinates (N,2) of x (N,D).
-
-    It runs on one thread. Several threads would compete for few cores, and would sum in another
-    order each time.
-    """
-    from sklearn.manifold import TSNE  # noqa: PLC0415  (slow to import)
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415
-
-    perplexity = min(30.0, (len(x) - 1) / 3)
-    with threadpool_limits(1):
-        tsne = TSNE(
-            perplexity=perplexity,
-            init="pca",
-            max_iter=500,
-            random_state=seed % 2**32,  # scikit-learn takes no larger seed
-        )
-        return torch.from_numpy(tsne.fit_transform(x.numpy()))
+    placed = tsne(components[chosen.to(components.device)], seed)
+    return {"t-SNE": follow(z, chosen, placed, seed), "PCA": plane}
 
 
 def _whole(points: Tensor) -> list[int]:

@@ -1,5 +1,7 @@
 """The look that all pages and pictures of the package share: colours, type, the bar at the top."""
 
+import base64
+import hashlib
 import re
 from functools import cache
 from importlib.resources import files
@@ -25,6 +27,38 @@ def stylesheet(*names: str) -> str:
     return "\n".join((here / f"{name}.css").read_text("utf-8") for name in ("look", *names))
 
 
+def document(title: str, content: str, *, command: str, style: str, script: str = "") -> str:
+    """Return an HTML page with the bar at the top and a footer, which makes no request.
+
+    Args:
+        title: the title of the page, already escaped.
+        content: the HTML of its main part.
+        command: the command that writes it, for the footer.
+        style: its CSS.
+        script: its script; the content security policy permits no other.
+    """
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    policy += f"; script-src 'sha256-{digest}'" if script else ""
+    head = (
+        '<meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{title} · antipode</title><style>{style}</style>"
+    )
+    footer = (
+        f"<footer>Created by <code>{command}</code>. This page is self-contained and makes no "
+        "network requests.</footer>"
+    )
+    last = f"<script>{script}</script>" if script else ""
+    return (
+        f'<!doctype html><html lang="en"><head>{head}</head><body>'
+        f'<header class="bar">{BRAND}</header><main id="top">{content}</main>'
+        f"{footer}{last}</body></html>\n"
+    )
+
+
 @cache
 def colours(dark: bool = False) -> dict[str, str]:
     """Return the colours of the light or the dark theme by name, such as "paper" and "s0"."""
@@ -47,10 +81,12 @@ def matplotlib_style() -> dict[str, Any]:
         "figure.facecolor": palette["paper"],
         "savefig.facecolor": palette["paper"],
         "axes.facecolor": palette["card"],
-        "axes.edgecolor": palette["faint"],
+        "axes.edgecolor": palette["line"],
         "axes.labelcolor": palette["soft"],
         "axes.titlecolor": palette["ink"],
         "axes.titleweight": "semibold",
+        "axes.titlesize": 10,
+        "axes.labelsize": 9.5,
         "axes.titlelocation": "left",
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -60,7 +96,12 @@ def matplotlib_style() -> dict[str, Any]:
         "text.color": palette["ink"],
         "xtick.color": palette["soft"],
         "ytick.color": palette["soft"],
+        "xtick.major.size": 0,
+        "ytick.major.size": 0,
+        "xtick.labelsize": 9,
+        "ytick.labelsize": 9,
         "legend.frameon": False,
+        "legend.fontsize": 9,
         "font.family": "sans-serif",
         "font.sans-serif": list(FAMILY),
         "lines.linewidth": 1.8,

@@ -231,7 +231,8 @@ function mapView(map, canvas, thumbnail) {
       const hits = () => taken.some(([column, row, reach]) => {
         return Math.abs(column - at) < reach + half && Math.abs(row - down) < 16;
       });
-      for (let tries = 0; tries < 12 && hits(); tries++) down += 16;
+      for (let tries = 0; tries < 3 && hits(); tries++) down += 16;
+      if (hits()) continue; // it would be far from its class; the legend has it, too
       taken.push([at, down, half]);
       pen.lineWidth = 4;
       pen.strokeStyle = style.getPropertyValue("--card");

@@ -1,17 +1,43 @@
-"""Draw the panels of an item with matplotlib, which is an optional dependency."""
+"""Draw the panels of an item with matplotlib, which is an optional dependency.
+
+A picture is `WIDTH` inches wide, whatever the item has. So its text keeps the same size where
+several pictures stand below each other. Our numbers are filled, and those of the paper are hollow.
+"""
 
 import io
 import textwrap
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
-from antipode.reporting.look import matplotlib_style, series
+from antipode.reporting.look import colours, matplotlib_style, series
 from antipode.reproduction.item import REFERENCE, Cells, Item, Panel
-from antipode.reproduction.present import cell, column_text
+from antipode.reproduction.present import cell, column_text, number
 
 DEVIATION = "deviation, "  # a row "deviation, X" is the standard deviation of the row "mean, X"
+WIDTH = 8.3  # inches
+DPI = 200
+ACROSS = {"table": 3, "curve": 2, "histogram": 2}  # axes beside each other
+ROW = 0.27  # inches of a row of dots
+CURVE = 3.0  # inches of a panel of curves
+FRAME = 0.75  # inches of titles and ticks around the rows of dots
+HEAD = 0.75  # inches of the title and of the legend
+PAPER = {"markerfacecolor": "none", "markeredgewidth": 1.5, "linestyle": "none"}
 
-Groups = dict[str, dict[str, dict[str, Any]]]  # cells by title of an axis and by label
+Entry = dict[str, Any]  # a cell as `present.cell` returns it
+Groups = dict[str, dict[str, Entry]]  # cells by title of an axis and by label
+
+
+class Band(NamedTuple):
+    """Axes beside each other: one panel each, or some groups of one table."""
+
+    panels: list[Panel]
+    groups: Groups
+    labels: list[str]
+
+    @property
+    def height(self) -> float:
+        """The height in inches."""
+        return ROW * len(self.labels) + FRAME if self.groups else CURVE
 
 
 def draw(item: Item, cells: Cells, name: str, scale: str) -> bytes | None:
@@ -28,60 +54,103 @@ def draw(item: Item, cells: Cells, name: str, scale: str) -> bytes | None:
 
 def _drawn(figure: Any, item: Item, cells: Cells, name: str, scale: str) -> bytes:
     """Return the PNG, drawn with the present settings of matplotlib."""
-    filled = {place[0] for place in cells} - {REFERENCE}
-    panels = [panel for panel in item.panels if panel.name in filled]
-    groups = {panel: _groups(item, cells, panel) for panel in panels if panel.kind == "table"}
-    widths = [max(5.5, 2.0 + 1.9 * len(groups.get(panel, {}))) for panel in panels]
-    sheet = figure.Figure(figsize=(sum(widths), 4.4), layout="constrained")
-    title = textwrap.fill(f"{name}, {scale}: {item.title}", round(14 * sum(widths)))
-    sheet.suptitle(title, fontsize=10)
+    bands = _bands(item, cells)
+    heights = [band.height for band in bands]
+    sheet = figure.Figure(figsize=(WIDTH, HEAD + sum(heights)), layout="constrained")
+    title = textwrap.fill(f"{item.title} ({name}, {scale})", 82)
+    sheet.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="semibold")
     fields = []
-    if panels:
-        fields = sheet.subfigures(1, len(panels), width_ratios=widths, squeeze=False)[0]
-    comparable: dict[str, list[Any]] = {}
-    for field, panel in zip(fields, panels, strict=True):
-        if panel.kind == "table":
-            _dots(field, groups[panel], panel)
+    if bands:
+        fields = sheet.subfigures(len(bands), 1, height_ratios=heights, squeeze=False)[:, 0]
+    alike: dict[str, list[Any]] = {}  # axes that show the same quantity
+    for field, band in zip(fields, bands, strict=True):
+        if band.groups:
+            _dots(field, band, alike)
         else:
-            quantity = panel.y if panel.kind == "curve" else panel.name
-            comparable.setdefault(quantity, []).append(_plot(field, item, cells, panel))
-    for axes in comparable.values():
-        _share_limits(axes)
+            _plots(field, item, cells, band, alike)
+    _share_limits(alike)
+    _legend(sheet, any(entry["paper"] is not None for entry in _entries(item, cells)))
     buffer = io.BytesIO()
-    sheet.savefig(buffer, format="png", dpi=110)
+    sheet.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
 
 
-def _plot(field: Any, item: Item, cells: Cells, panel: Panel) -> Any:
-    """Draw a panel of curves or histograms, and return its axis."""
-    axis = field.subplots()
-    {"curve": _curves, "histogram": _histograms}[panel.kind](axis, item, cells, panel)
-    axis.set_title(panel.name, fontsize=9)
-    axis.tick_params(labelsize=7)
-    axis.legend(fontsize=6)
-    return axis
+def _bands(item: Item, cells: Cells) -> list[Band]:
+    """Return the panels that have numbers, as rows of axes in their order."""
+    filled = {place[0] for place in cells} - {REFERENCE}
+    bands: list[Band] = []
+    for panel in item.panels:
+        if panel.name not in filled:
+            continue
+        if panel.kind == "table":
+            bands += _table_bands(panel, _groups(item, cells, panel))
+        elif bands and not bands[-1].groups and len(bands[-1].panels) < ACROSS[panel.kind]:
+            bands[-1].panels.append(panel)
+        else:
+            bands.append(Band([panel], {}, []))
+    return bands
 
 
-def _share_limits(axes: list[Any]) -> None:
+def _table_bands(panel: Panel, groups: Groups) -> list[Band]:
+    """Return the groups of a table, some in each band, all with the same labels."""
+    labels = list(dict.fromkeys(name for line in groups.values() for name in line))[::-1]
+    titles = list(groups)
+    starts = range(0, len(titles), ACROSS["table"])
+    parts = [titles[start : start + ACROSS["table"]] for start in starts]
+    return [Band([panel], {title: groups[title] for title in part}, labels) for part in parts]
+
+
+def _legend(sheet: Any, paper: bool) -> None:
+    """Say below a picture what the marks are, if it has numbers of the paper."""
+    if not paper:
+        return
+    lines = import_module("matplotlib.lines")
+    ours, theirs = colours()["s0"], colours()["s1"]
+    handles = [
+        lines.Line2D([], [], color=ours, marker="o", label="ours (bar: deviation over seeds)"),
+        lines.Line2D([], [], color=theirs, marker="D", label="paper", **PAPER),
+    ]
+    sheet.legend(handles=handles, loc="outside lower left", ncols=2)
+
+
+def _share_limits(alike: dict[str, list[Any]]) -> None:
     """Give axes that show the same quantity the same range, so that they can be compared."""
-    limits = [limit for axis in axes for limit in axis.get_ylim()]
-    for axis in axes if len(axes) > 1 else []:
-        axis.set_ylim(min(limits), max(limits))
+    for quantity, axes in alike.items():
+        side = "x" if quantity.startswith("x ") else "y"
+        limits = [limit for axis in axes for limit in getattr(axis, f"get_{side}lim")()]
+        for axis in axes if len(axes) > 1 else []:
+            getattr(axis, f"set_{side}lim")(min(limits), max(limits))
 
 
-def _lines(item: Item, cells: Cells, panel: Panel) -> dict[str, list[dict[str, Any]]]:
+def _entries(item: Item, cells: Cells, panel: Panel | None = None) -> list[Entry]:
+    """Return the cells of a panel, or of all panels."""
+    return [cell(item, cells, place) for place in cells if panel is None or place[0] == panel.name]
+
+
+def _lines(item: Item, cells: Cells, panel: Panel) -> dict[str, list[Entry]]:
     """Return the cells of a panel by row, sorted by column if all columns are numbers."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    places = [place for place in cells if place[0] == panel.name]
-    for place in places:
-        rows.setdefault(place[1], []).append(cell(item, cells, place))
-    if any(isinstance(place[2], str) for place in places):
+    rows: dict[str, list[Entry]] = {}
+    entries = _entries(item, cells, panel)
+    for entry in entries:
+        rows.setdefault(entry["row"], []).append(entry)
+    if any(isinstance(entry["column"], str) for entry in entries):
         return rows
     return {row: sorted(line, key=lambda entry: entry["column"]) for row, line in rows.items()}
 
 
+def _plots(field: Any, item: Item, cells: Cells, band: Band, alike: dict[str, list[Any]]) -> None:
+    """Draw panels of curves or histograms beside each other."""
+    axes = field.subplots(1, len(band.panels), squeeze=False)[0]
+    for axis, panel in zip(axes, band.panels, strict=True):
+        {"curve": _curves, "histogram": _histograms}[panel.kind](axis, item, cells, panel)
+        axis.set_title(panel.name)
+        axis.legend()
+        quantity = panel.y if panel.kind == "curve" else panel.name
+        alike.setdefault(f"y {quantity}", []).append(axis)
+
+
 def _curves(axis: Any, item: Item, cells: Cells, panel: Panel) -> None:
-    """Draw a line for each row with a band of one standard deviation, and the paper as crosses.
+    """Draw a line for each row with a band of one standard deviation, and the paper hollow.
 
     The band of a row "mean, X" is the row "deviation, X" if there is one. Other bands show the
     deviation over seeds.
@@ -94,19 +163,29 @@ def _curves(axis: Any, item: Item, cells: Cells, panel: Panel) -> None:
         y = [entry["mean"] for entry in line]
         style = "--" if row.startswith("bound") else "-"
         marker = "o" if len(x) < 20 else None
-        (drawn,) = axis.plot(x, y, style, marker=marker, markersize=3, label=row)
+        (drawn,) = axis.plot(x, y, style, marker=marker, markersize=4, label=row)
         colour = drawn.get_color()
         spread = _deviation(lines, row)
         low = [a - b for a, b in zip(y, spread, strict=True)]
         high = [a + b for a, b in zip(y, spread, strict=True)]
-        axis.fill_between(x, low, high, alpha=0.2, color=colour)
+        axis.fill_between(x, low, high, alpha=0.2, color=colour, linewidth=0)
         paper = [(place[2], y) for place, y in item.paper.items() if place[:2] == (panel.name, row)]
         if paper:
-            axis.plot(*zip(*paper, strict=True), "x", color=colour, label=f"{row}, paper")
+            label = f"{row}, paper"
+            axis.plot(*zip(*paper, strict=True), color=colour, marker="D", label=label, **PAPER)
     axis.set(xlabel=panel.x, ylabel=panel.y, xscale="log" if panel.log else "linear")
+    if panel.log:
+        _plain_ticks(axis, sorted({entry["column"] for line in lines.values() for entry in line}))
 
 
-def _deviation(lines: dict[str, list[dict[str, Any]]], row: str) -> list[float]:
+def _plain_ticks(axis: Any, places: list[float]) -> None:
+    """Mark some of the places of the points on a logarithmic axis, as plain numbers."""
+    shown = places[:: -(-len(places) // 6)]
+    axis.set_xticks(shown, [column_text(place) for place in shown])
+    axis.minorticks_off()
+
+
+def _deviation(lines: dict[str, list[Entry]], row: str) -> list[float]:
     """Return the deviation of a row at each x: its own deviation row, or that over seeds."""
     if row.startswith("mean, "):
         own = lines.get(DEVIATION + row.removeprefix("mean, "), [])
@@ -127,7 +206,7 @@ def _histograms(axis: Any, item: Item, cells: Cells, panel: Panel) -> None:
 def _groups(item: Item, cells: Cells, panel: Panel) -> Groups:
     """Return the cells of a table by column and row, or by row and column if those are fewer."""
     entries = [entry for line in _lines(item, cells, panel).values() for entry in line]
-    sides = [(column_text(entry["column"]), entry["row"], entry) for entry in entries]
+    sides = [(_column(panel, entry), entry["row"], entry) for entry in entries]
     if len({column for column, _, _ in sides}) > len({row for _, row, _ in sides}):
         sides = [(row, column, entry) for column, row, entry in sides]
     groups: Groups = {}
@@ -136,38 +215,61 @@ def _groups(item: Item, cells: Cells, panel: Panel) -> Groups:
     return groups
 
 
-def _dots(field: Any, groups: Groups, panel: Panel) -> None:
-    """Draw an axis for each group: our numbers as dots with a deviation, the paper's as crosses."""
-    labels = list(dict.fromkeys(name for line in groups.values() for name in line))[::-1]
-    # axes that show the same quantity share their range
-    same_quantity = bool(panel.y) and " and " not in panel.y
-    axes = field.subplots(1, len(groups), sharey=True, sharex=same_quantity, squeeze=False)[0]
-    for axis, (title, line) in zip(axes, groups.items(), strict=True):
+def _column(panel: Panel, entry: Entry) -> str:
+    """Return the name of a column: a number follows what the columns are."""
+    column = column_text(entry["column"])
+    return f"{panel.x} {column}" if panel.x and not isinstance(entry["column"], str) else column
+
+
+def _dots(field: Any, band: Band, alike: dict[str, list[Any]]) -> None:
+    """Draw an axis for each group: our numbers as dots with a deviation, the paper's hollow."""
+    (panel,) = band.panels
+    labels = band.labels
+    axes = field.subplots(1, len(band.groups), sharey=True, squeeze=False)[0]
+    for axis, (title, line) in zip(axes, band.groups.items(), strict=True):
         _dots_of_group(axis, line, labels)
-        axis.set_title(title, fontsize=8)
-        axis.set_yticks(range(len(labels)), labels)
-        axis.tick_params(labelsize=7)
-        if axis.get_xscale() == "linear":
-            axis.locator_params(axis="x", nbins=4)
+        axis.set_title(title)
+        axis.set_yticks(range(len(labels)), [textwrap.fill(label, 28) for label in labels])
+        axis.grid(axis="y", visible=False)
         axis.set_ylim(-0.6, len(labels) - 0.4)
-    axes[0].legend(fontsize=6)
-    field.supxlabel(" ".join(part for part in (panel.name, panel.y) if part), fontsize=8)
+        if panel.y and " and " not in panel.y and axis.get_xscale() == "linear":
+            alike.setdefault(f"x {panel.name}", []).append(axis)
+    name = " ".join(part for part in (panel.name, panel.y) if part)
+    field.supxlabel(name, fontsize=9.5, color=colours()["soft"])
 
 
-def _dots_of_group(axis: Any, line: dict[str, dict[str, Any]], labels: list[str]) -> None:
-    """Draw the numbers of one group."""
-    y = [labels.index(name) for name in line]
-    means = [entry["mean"] for entry in line.values()]
-    spread = [entry["std"] or 0.0 for entry in line.values()]
-    axis.errorbar(means, y, xerr=spread, fmt="o", markersize=4, label="ours")
-    paper = [
-        (entry["paper"], place)
-        for entry, place in zip(line.values(), y, strict=True)
-        if entry["paper"] is not None
-    ]
-    if paper:
-        axis.plot(*zip(*paper, strict=True), "x", label="paper")
-    shown = means + [value for value, _ in paper]
+def _dots_of_group(axis: Any, line: dict[str, Entry], labels: list[str]) -> None:
+    """Draw the numbers of one group, each written beside its mark."""
+    ours, theirs = colours()["s0"], colours()["s1"]
+    shown = []
+    for name, entry in line.items():
+        row = labels.index(name)
+        mean, paper = entry["mean"], entry["paper"]
+        shown += [mean] if paper is None else [mean, paper]
+        if paper is not None:
+            axis.plot([mean, paper], [row, row], color=colours()["line"], linewidth=3, zorder=1)
+            axis.plot(paper, row, color=theirs, marker="D", markersize=5, **PAPER)
+            _write(axis, paper, row, 0.0, after=paper > mean, colour=theirs)
+        spread = entry["std"] or 0.0
+        axis.errorbar(mean, row, xerr=spread, fmt="o", markersize=5.5, color=ours, zorder=3)
+        _write(axis, mean, row, spread, after=paper is None or mean >= paper, colour=ours)
     # for instance the hours of a small run beside those of ImageNet
     if min(shown) > 0 and max(shown) > 50 * min(shown):
         axis.set_xscale("log")
+    else:
+        axis.locator_params(axis="x", nbins=4)
+    axis.margins(x=0.3)
+
+
+def _write(axis: Any, value: float, row: int, spread: float, *, after: bool, colour: str) -> None:
+    """Write a number on the outer side of its mark and of its error bar."""
+    axis.annotate(
+        number(value),
+        (value + spread if after else value - spread, row),
+        xytext=(7 if after else -7, 0),
+        textcoords="offset points",
+        ha="left" if after else "right",
+        va="center",
+        fontsize=9,
+        color=colour,
+    )

@@ -8,7 +8,7 @@ import html
 from statistics import fmean, stdev
 from typing import Any
 
-from antipode.reporting.look import BRAND, stylesheet
+from antipode.reporting.look import document, stylesheet
 from antipode.reproduction.item import Cells, Item, Place
 
 FEW = 9  # columns of a curve in a text, besides those with a number of the paper
@@ -75,8 +75,11 @@ def seeds(record: dict[str, Any]) -> str:
 def verdict(law: dict[str, Any]) -> str:
     """Return the verdict on a law in a few words.
 
-    It is undecided if the 95 % interval of its margin over seeds contains 0.
+    It is undecided if the 95 % interval of its margin over seeds contains 0, and not judged if
+    numbers are missing.
     """
+    if law["margin"] is None:
+        return "NOT JUDGED"
     by_mean = "holds" if law["holds"] else "VIOLATED"
     return f"undecided, {by_mean} on average" if law["verdict"] == "undecided" else by_mean
 
@@ -158,10 +161,14 @@ def page(record: dict[str, Any], picture: bytes | None) -> str:
     if picture is not None:
         source = f"data:image/png;base64,{_base64(picture)}"
         alt = f"Our numbers and those of the paper: {record['title']}"
-        parts.append(f'<div class="picture"><img alt="{safe(alt)}" src="{source}"></div>')
+        parts.append(
+            f'<div class="picture" tabindex="0" role="region" aria-label="picture">'
+            f'<img alt="{safe(alt)}" src="{source}"></div>'
+        )
     parts += [
         "<h2>What the paper finds</h2>",
-        f"<p>{safe(record['trend'])} <small>({safe(record['source'])})</small></p>",
+        f"<p>{safe(_sentence(record['trend']))}</p>",
+        f'<p class="small">Source: {safe(record["source"])}</p>',
         "<h2>Do our runs agree?</h2>",
         *_verdicts(record),
         f'<p class="small">{seeds(record)}</p>',
@@ -173,25 +180,17 @@ def page(record: dict[str, Any], picture: bytes | None) -> str:
     parts.append(
         f"<details><summary>Runs ({len(record['runs'])})</summary><ul>{runs}</ul></details>"
     )
-    return _document(safe(record["item"]), "".join(parts))
+    return document(
+        safe(record["item"]),
+        "".join(parts),
+        command="antipode reproduce",
+        style=stylesheet("item"),
+    )
 
 
-def _document(title: str, content: str) -> str:
-    """Return an HTML page with the look of the report, which makes no request."""
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    head = (
-        '<meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{title} · antipode</title><style>{stylesheet('item')}</style>"
-    )
-    return (
-        f'<!doctype html><html lang="en"><head>{head}</head><body>'
-        f'<header class="bar">{BRAND}</header><main id="top">{content}</main>'
-        "<footer>Created by <code>antipode reproduce</code>. This page is self-contained and "
-        "makes no network requests.</footer></body></html>\n"
-    )
+def _sentence(text: str) -> str:
+    """Return a text that begins with a capital letter and ends with a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _verdicts(record: dict[str, Any]) -> list[str]:
@@ -200,7 +199,7 @@ def _verdicts(record: dict[str, Any]) -> list[str]:
     parts = ['<ul class="laws">']
     for law in record["laws"]:
         word = verdict(law)
-        kind = "bad" if word == "VIOLATED" else "open" if word.startswith("undecided") else "good"
+        kind = {"holds": "good", "VIOLATED": "bad"}.get(word, "open")
         shown = f"<b>{safe(word.lower())}</b>"
         found = f"<small>{safe(law['found'])}</small>"
         parts.append(f'<li class="{kind}">{shown}: {safe(law["law"])} {found}</li>')

@@ -1,12 +1,12 @@
-"""Features of a data set as a file: .npz, or .parquet with one row per image.
+"""Features of a data set as a file: .npz, or .parquet with one row per image (feature_table.py).
 
 Shapes: N images, D features, K classes.
 """
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +20,11 @@ from antipode.devices import pick_device
 from antipode.evaluation import storage
 from antipode.evaluation.features import extract
 from antipode.files import atomic_write
+from antipode.runs.feature_table import import_arrow, read_table, write_table
 from antipode.runs.run import Run
 from antipode.types import Features
 
 SUFFIXES = (".npz", ".parquet")
-GROUP = 1 << 16  # rows of a .parquet file that are in memory together
 
 
 def embed(run: Run, data: Given, out: Path | None = None) -> Features:
@@ -33,7 +33,7 @@ def embed(run: Run, data: Given, out: Path | None = None) -> Features:
         check(out)
     splits = run.splits(data)
     net, eval_view = prepared(run, splits)
-    return collected(splits, lambda _, source: extract(net, eval_view, source), out)
+    return collected(splits, data, lambda _, source: extract(net, eval_view, source), out)
 
 
 def prepared(run: Run, splits: Splits) -> tuple[nn.Module, Views]:
@@ -49,20 +49,39 @@ def parts_of(splits: Splits) -> dict[str, Source]:
 
 
 def collected(
-    splits: Splits, compute: Callable[[str, Source], Features], out: Path | None
+    splits: Splits, data: Given, compute: Callable[[str, Source], Features], out: Path | None
 ) -> Features:
     """Return the features of all splits, and write them to `out` if it is given.
 
-    `compute` returns the features of a split, given its name and images.
+    `data` is what the splits were opened from. `compute` returns the features of a split, given its
+    name and images.
     """
     present = parts_of(splits)
     parts = {part: compute(part, source) for part, source in present.items()}
     features = _joined(list(parts.values()))
     if out is not None:
-        by_part = [names_of(source) for source in present.values()]
-        names = None if None in by_part else [name for part in by_part for name in part or ()]
-        write(out, features, [part for part, rows in parts.items() for _ in rows.x], names)
+        split = [part for part, rows in parts.items() for _ in rows.x]
+        if out.suffix == ".npz":
+            write_arrays(out, features, split, all_names(list(present.values())))
+        else:
+            listed = [paths_of(data, part, source) for part, source in present.items()]
+            with atomic_write(out) as file:
+                write_table(
+                    file, features, split, list(chain.from_iterable(listed)), splits.classes
+                )
     return features
+
+
+def read(path: Path) -> Features:
+    """Return the features and labels of a file that `embed` has written.
+
+    This includes .parquet files of earlier versions, whose columns had other names.
+    """
+    if path.suffix == ".parquet":
+        with path.open("rb") as file:
+            return read_table(file)
+    with np.load(path) as content:
+        return Features(torch.from_numpy(content["x"]), torch.from_numpy(content["y"]))
 
 
 def _joined(parts: list[Features]) -> Features:
@@ -90,46 +109,52 @@ def check(path: Path) -> None:
             f"features are written to *{' or *'.join(SUFFIXES)} files, not to {path.name!r}"
         )
     if path.suffix == ".parquet":
-        _arrow()
+        import_arrow()
 
 
-def write(
+def write_arrays(
     path: Path, features: Features, split: Sequence[str], names: Sequence[str] | None
 ) -> None:
-    """Write features to a file.
+    """Write features to an .npz file.
 
-    The columns are x (N,D), y (N,) or (N,K), the split of each image, and the name of each image if
+    The arrays are x (N,D), y (N,) or (N,K), the split of each image, and the name of each image if
     the data set has names.
     """
-    check(path)
-    columns: dict[str, Any] = {
+    arrays: dict[str, Any] = {
         "x": features.x.numpy(),
         "y": features.y.numpy(),
         "split": np.array(split),
     }
     if names is not None:
-        columns["names"] = np.array(names)
+        arrays["names"] = np.array(names)
     with atomic_write(path) as file:
-        if path.suffix == ".npz":
-            np.savez(file, **columns)
-        else:
-            _write_parquet(file, columns)
+        np.savez(file, **arrays)
 
 
-def _write_parquet(file: BinaryIO, columns: dict[str, "np.ndarray[Any, Any]"]) -> None:
-    """Write columns as a table, in groups of rows that fit into memory."""
-    arrow, parquet = _arrow()
+def all_names(sources: Sequence[Source]) -> list[str] | None:
+    """Return the names of the images of several sources, or None if one has no names."""
+    by_source = [names_of(source) for source in sources]
+    return None if None in by_source else [name for names in by_source for name in names or ()]
 
-    def table(first: int) -> Any:
-        return arrow.table(
-            {name: _column(arrow, rows[first : first + GROUP]) for name, rows in columns.items()}
-        )
 
-    start = table(0)
-    with parquet.ParquetWriter(file, start.schema) as writer:
-        writer.write_table(start)
-        for first in range(GROUP, len(columns["x"]), GROUP):
-            writer.write_table(table(first))
+def paths_of(data: Given, split: str, source: Source) -> list[str]:
+    """Return the path of each image.
+
+    It is that of its file, or the name of an image inside a larger file, or DATA/SPLIT/INDEX.
+    """
+    names = names_of(source)
+    if names is None or not isinstance(source, Decoded):
+        prefix = data if isinstance(data, str) else type(data).__name__
+        return [f"{prefix}/{split}/{index}" for index in range(len(source))]
+    root = folder_of(source.read)
+    return names if root is None else [str(Path(root, name)) for name in names]
+
+
+def folder_of(read: Any) -> Path | None:
+    """Return the folder of a reader's files, or None if it does not read files of one folder."""
+    root = getattr(read, "root", None)
+    inner = getattr(read, "read", None)
+    return Path(root).absolute() if root else None if inner is None else folder_of(inner)
 
 
 def names_of(source: Source) -> list[str] | None:
@@ -147,21 +172,3 @@ def names_of(source: Source) -> list[str] | None:
         following = (listed[(at + step) % count] for step in range(count))
         names[at] = next(name for name in following if name not in broken)
     return [name.encode("utf-8", "backslashreplace").decode() for name in names]
-
-
-def _column(arrow: Any, values: "np.ndarray[Any, Any]") -> Any:
-    """Return an array as a column of a table. A matrix becomes a column of equally long lists."""
-    if values.ndim == 1:
-        return arrow.array(values)
-    return arrow.FixedSizeListArray.from_arrays(arrow.array(values.reshape(-1)), values.shape[1])
-
-
-def _arrow() -> tuple[Any, Any]:
-    """Return the modules pyarrow and pyarrow.parquet, which are optional."""
-    try:
-        return import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError:
-        raise ValueError(
-            "a .parquet file needs pyarrow (pip install 'antipode[data]'); an .npz file needs "
-            "nothing else"
-        ) from None

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from antipode.reporting.look import BRAND, stylesheet
+from antipode.reporting.look import document, stylesheet
 from antipode.sweeps.charts import Line, line_chart
 from antipode.sweeps.curves import mean_curve
 
@@ -18,24 +18,20 @@ CURVES = {"knn": "kNN accuracy during training (%)", "loss": "Loss", "rank": "Ef
 def page(content: dict[str, Any], out: Path) -> str:
     """Return a self-contained HTML page for the content of sweep.json. All texts are escaped."""
     title = f"Sweep over {', '.join(content['vary']) or 'seeds'}"
+    runs = sum(len(row["runs"]) for row in content["rows"])
     parts = [
-        f'<header class="wrap bar">{BRAND}</header><main class="wrap sweep" id="top">',
-        f"<h1>{html.escape(title)}</h1>",
-        _best(content),
+        f'<div class="sweep"><div class="hero"><p class="eyebrow">{len(content["rows"])} settings, '
+        f"{runs} runs</p><h1>{html.escape(title)}</h1>{_best(content)}</div>",
         _failed(content),
         _table(content),
         *_effects(content),
         *_curves(content, out),
-        "</main>",
+        "</div>",
     ]
-    script = (files("antipode.sweeps") / "sort.js").read_text("utf-8")
     style = stylesheet() + (files("antipode.sweeps") / "sweep.css").read_text("utf-8")
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{html.escape(title)}</title><style>{style}</style>"
-    )
-    body = f"<body>{''.join(parts)}<script>{script}</script></body>"
-    return f'<!doctype html><html lang="en"><head>{head}</head>{body}</html>\n'
+    script = (files("antipode.sweeps") / "sort.js").read_text("utf-8")
+    name = html.escape(title)
+    return document(name, "".join(parts), command="antipode sweep", style=style, script=script)
 
 
 def label(values: dict[str, Any]) -> str:
@@ -47,15 +43,17 @@ def _best(content: dict[str, Any]) -> str:
     """Return the sentence on the best setting."""
     best = content["best"]
     if best is None:
-        return "<p>No run has a score yet that could choose a setting without test labels.</p>"
+        sentence = "No run has a score yet that could choose a setting without test labels."
+        return f'<p class="what">{sentence}</p>'
     row = content["rows"][best["row"]]
     others = [name for name in row["mean"] if name != content["chosen_by"]]
     shown = ", ".join(f"{html.escape(name)} {_mean(row, name)}" for name in others)
     beside = f" Its scores on test images: {shown}." if shown else ""
+    chosen = f"{html.escape(content['chosen_by'])} {_mean(row, content['chosen_by'])}"
     return (
-        f"<p>Best setting: <strong>{html.escape(label(best['values']))}</strong>, with "
-        f"{html.escape(content['chosen_by'])} {_mean(row, content['chosen_by'])}, which uses no "
-        f"test label.{beside}</p>"
+        '<div class="answer"><p><span class="badge good"><b aria-hidden="true">✓</b> Best setting'
+        f"</span></p><p><strong>{html.escape(label(best['values']))}</strong></p>"
+        f'<p class="small">Chosen by {chosen}, which uses no test label.{beside}</p></div>'
     )
 
 
