@@ -270,7 +270,7 @@ def analyse(
     device: Annotated[str, DEVICE] = "auto",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Compute what the papers' figures show, and add it to the runs' analysis.json."""
+    """Compute what the figures of the papers show, and add it to the runs' analysis.json."""
     early.check_runs(runs)
     results = antipode.analyse(runs, what, images=images, seed=seed, device=device)
     lines = [
@@ -303,7 +303,7 @@ def pack(
     root: Annotated[Path | None, _folder("folder that holds the data set")] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Write a large data set once into a memory-mapped cache."""
+    """Write a large data set once into a few memory-mapped files."""
     home = antipode.pack(data, out, size=size, quality=quality, root=root, progress=not as_json)
     shown = near(home)
     say({"packed": str(home)}, f"{shown}: read it with --data packed:{shown}", as_json)
