@@ -51,4 +51,6 @@ def continued(line: str) -> list[str]:
         return [line]
     place = line.rfind(" --", 0, WIDTH - 2)
     place = place if place > 4 else line.rfind(" ", 0, WIDTH - 2)
+    if place <= 4:  # one word that is longer than a line
+        return [line]
     return [f"{line[:place]} \\", *continued("    " + line[place + 1 :])]

@@ -79,9 +79,9 @@ def test_links_lead_somewhere(path):
 
 
 def commands(path):
-    """Return the antipode commands of a document, in code blocks and in lines, as lists of words.
+    """Return the antipode commands of a document, in code blocks and in text, as lists of words.
 
-    A command in a line of text is one that has a flag or ends after its name.
+    `antipode COMMAND --help`, which stands for any command, is left out.
     """
     text = path.read_text()
     blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

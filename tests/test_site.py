@@ -1,11 +1,14 @@
 """Tests of the documentation site, as `make docs` builds it."""
 
+import ast
 import functools
 import http.server
 import importlib.util
 import json
 import os
 import re
+import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +21,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 HOST = "http://site.test/"
 PACKAGES = ("mkdocs", "material", "mkdocstrings", "latex2mathml")
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
@@ -47,6 +51,31 @@ def test_every_method_page_has_the_same_parts():
         for part in ("**Idea.**", "## Loss", "$$", f"losses/{page.stem}.svg", "## When to use"):
             assert part in text, f"{page.name}: {part}"
         assert "## What differs from the paper" in text, page.name
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_that_is_fitted_to_the_page_stays_the_same_code(name):
+    """Commands keep their words, Python keeps its syntax tree, and commands fit."""
+    code = runpy.run_path(str(ROOT / "docs_site" / "code.py"))
+    text = (ROOT / name).read_text()
+    for before, after in zip(
+        code["BLOCK"].finditer(text),
+        code["BLOCK"].finditer(code["on_page_markdown"](text)),
+        strict=True,
+    ):
+        if after[1] in {"sh", "bash"}:
+            assert words_of(before[2]) == words_of(after[2])
+            assert all(len(line) <= code["WIDTH"] for line in after[2].splitlines()), after[2]
+        elif after[1] in {"python", "py"}:
+            assert ast.dump(ast.parse(before[2])) == ast.dump(ast.parse(after[2]))
+        else:
+            assert before[0] == after[0]
+
+
+def words_of(block):
+    """Return the commands of a block as lists of words, without comments."""
+    lines = block.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 class Links(HTMLParser):
