@@ -31,6 +31,7 @@ QUICK = {
     "docs/guides/own-loop.md",
     "docs/index.md",
     "docs/methods/custom.md",
+    "docs/reference/losses.md",
 }
 WITH_SNIPPETS = [path for path in PAGES if snippets(path)]
 OPTIONAL = ("lightning", "transformers", "accelerate", "datasets", "timm")
