@@ -114,8 +114,8 @@ def command_section(name: str, command: Any) -> str:
     """Return the section of one command: its purpose, its usage and a table of its arguments."""
     given = [option for option in command.params if option.param_type_name == "argument"]
     usage = " ".join([f"antipode {name}", *(metavar(argument) for argument in given), "[FLAGS]"])
-    rows = [f"| {spelling(x)} | {default(x)} | {cell(x.help or '')} |" for x in command.params]
-    table = "\n".join(["| argument | default | meaning |", "|---|---|---|", *rows])
+    rows = [f"| {spelling(x)} | {cell(x.help or '')}{default(x)} |" for x in command.params]
+    table = "\n".join(["| argument | meaning |", "|---|---|", *rows])
     return f"## {name}\n\n{command.help or ''}\n\n```text\n{usage}\n```\n\n{table}\n"
 
 
@@ -135,12 +135,11 @@ def spelling(option: Any) -> str:
 
 
 def default(option: Any) -> str:
-    """Return the default of a flag, empty if there is none."""
-    if option.param_type_name == "argument":
-        return "required" if option.required else ""
+    """Return the default of an argument in brackets, empty if there is none."""
     if option.required:
-        return "required"
-    return "" if option.default in {None, False, ()} else f"`{str(option.default).lower()}`"
+        return " (required)"
+    none = option.param_type_name == "argument" or option.default in {None, False, ()}
+    return "" if none else f" (default: `{str(option.default).lower()}`)"
 
 
 def cell(text: str) -> str:

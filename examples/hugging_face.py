@@ -3,8 +3,8 @@
     python examples/hugging_face.py             about 3 minutes on 2 CPU cores
     python examples/hugging_face.py --quick     4 steps, to see that it runs
 
-Needs `pip install datasets transformers accelerate`. The data set is made of the embedded
-drawings; replace it by `datasets.load_dataset("NAME", split="train")`.
+Needs `pip install '.[examples]'`. The data set is made of the embedded drawings; replace it by
+`datasets.load_dataset("NAME", split="train")`.
 """
 
 import argparse

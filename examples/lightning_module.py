@@ -1,8 +1,10 @@
-"""Train any method with Lightning's Trainer, and measure kNN accuracy (`pip install lightning`).
+"""Train any method with Lightning's Trainer, and measure kNN accuracy.
 
-python examples/lightning_module.py                     about 3 minutes on 2 CPU cores
-python examples/lightning_module.py --method byol
-python examples/lightning_module.py --quick             4 steps, to see that it runs
+    python examples/lightning_module.py                     about 3 minutes on 2 CPU cores
+    python examples/lightning_module.py --method byol
+    python examples/lightning_module.py --quick             4 steps, to see that it runs
+
+Needs `pip install '.[examples]'`.
 """
 
 import argparse

@@ -5,12 +5,13 @@ lists every other change. Data sets are random images in the layouts of the real
 """
 
 import ast
+import importlib.util
 import json
 import pickle
 import re
 import shlex
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import torchvision
 from PIL import Image
 
 import antipode
+from antipode.evaluation import detect
 from tests.evaluation import scenes
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +42,9 @@ smaller = {
     "data.download=true": "data.download=false",
     " | jq .knn.value": "",
     "--nproc-per-node 8": "--nproc-per-node 2",
+    "/shared/": "shared/",
+    "--nnodes 2 ": "",  # one machine
+    "--rdzv-backend c10d --rdzv-endpoint HOST:29500 ": "",
     "antipode analyse ": "antipode analyse --images 48 ",
     "--protocol lowshot-svm": "--protocol lowshot-svm --data cifar10",  # VOC has 20 classes
     "--scale small": "--scale small --plan",  # hours on a GPU
@@ -64,11 +69,9 @@ NOT_RUN = {
     "embedding-atlas ": "starts a server",
     "python benchmarks/": "measures on a GPU",
     "python -m http.server": "starts a server",
-    "antipode pretrain --data hf:": "downloads a data set",
-    "--protocol detect-voc": "trains a detector for hours; tests/evaluation/test_detect.py has one",
     "--on slurm": "needs a cluster; tests/cluster/test_slurm.py runs it on one",
     "antipode jobs ": "shows the jobs of a cluster; tests/cluster/test_slurm.py runs it",
-    "shapes.mymethod": "is the name of a new file; examples/add_a_method.py trains such a method",
+    "shapes.mymethod": "needs a new file; test_the_file_of_add_a_method_is_a_method runs it",
     "runs/mine --protocol knn": "evaluates that run",
 }
 
@@ -93,7 +96,7 @@ def uncommented(line):
 
 
 def snippets(path):
-    """Return the shell and Python blocks of a document.
+    """Return the shell and Python blocks of a document, and its recipes in JSON.
 
     A block without a language is a shell block if it starts with a command.
     """
@@ -103,7 +106,7 @@ def snippets(path):
         language, body = block.groups()
         starts = body.lstrip().startswith(("antipode ", "torchrun "))
         kind = {"bash": "sh", "py": "python", "": "sh" if starts else ""}.get(language, language)
-        if kind in {"sh", "python"}:
+        if kind in {"sh", "python", "json"}:
             found.append(Snippet(kind, body, text[: block.start()].count("\n") + 1))
     for block in re.finditer(r"^(?:    antipode .*\n)+", text, re.MULTILINE):
         body = re.sub(r"^    ", "", block[0], flags=re.MULTILINE)
@@ -222,6 +225,11 @@ class World:
         for kind in (torchvision.datasets.CIFAR10, torchvision.datasets.CIFAR100):
             monkeypatch.setattr(kind, "_check_integrity", lambda self: True)
         monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
+        monkeypatch.setattr(detect, "VOC", short_schedule(detect.VOC))
+        if importlib.util.find_spec("datasets"):
+            import datasets
+
+            monkeypatch.setattr(datasets, "load_dataset", hub_tables)
         self.pretrain, self.plan, self.tune = antipode.pretrain, antipode.plan, antipode.finetune
         monkeypatch.setattr(antipode, "pretrain", self.small_pretrain)
         monkeypatch.setattr(antipode, "plan", self.small_plan)
@@ -319,6 +327,26 @@ class World:
         for old, new in smaller_code.items():
             code = code.replace(old, new)
         exec(compile(code, "snippet", "exec"), self.names)
+
+
+def short_schedule(settings):
+    """Return the settings of a detector that trains for one step on small images."""
+    short = {"iterations": 1, "falls": (), "warmup": 0, "batch": 2, "rule": "fixed", "precise": 1}
+    small = {"sides": (64,), "longest": 128, "width": 16, "rois": 16}
+    return replace(settings, **short, **small)
+
+
+def hub_tables(*_):
+    """Return a data set of the Hub: random images with labels."""
+    import datasets
+
+    pixels = np.random.default_rng(2).integers(0, 256, (96, 32, 32, 3), dtype=np.uint8)
+    names = datasets.ClassLabel(names=["a", "b", "c"])
+    table = datasets.Dataset.from_dict(
+        {"img": list(map(Image.fromarray, pixels)), "label": [i % 3 for i in range(96)]},
+        features=datasets.Features({"img": datasets.Image(), "label": names}),
+    )
+    return table.train_test_split(test_size=0.25, seed=0)
 
 
 def expanded(word):

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -14,14 +15,17 @@ import pytest
 import typer
 from PIL import Image
 
+import antipode
 from antipode.cli import app
 from antipode.core.describe import COLUMNS, describe
+from antipode.listing import list_protocols
 from antipode.papers import arguments, build, methods
 from tests.snippets import imported
 
 ROOT = Path(__file__).parents[1]
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # another test worker uses the other core
 PAGES = {"mocov1": "moco", "mocov2": "moco", "simo": "eqco", "dclw": "dcl"}
+NAVIGATION = (ROOT / "mkdocs.yml").read_text()
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -72,20 +76,28 @@ def test_links_lead_somewhere(path):
 
 
 def commands(path):
-    """Return the antipode commands in the code blocks of a document, as lists of words."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
-    lines = [line for block in blocks for line in block.splitlines()]
-    return [shlex.split(line, comments=True) for line in lines if line.startswith("antipode ")]
+    """Return the antipode commands of a document, in code blocks and in text, as lists of words.
+
+    `antipode COMMAND --help`, which stands for any command, is left out.
+    """
+    text = path.read_text()
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    rest = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    lines += [" ".join(span.split()) for span in re.findall(r"`(antipode [^`]+)`", rest)]
+    found = [shlex.split(line, comments=True) for line in lines if line.startswith("antipode ")]
+    return [words for words in found if words[1].isalpha() and words[1].islower()]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_in_documents_exist_with_their_flags(path):
     known = typer.main.get_command(app).commands
     for _, name, *words in commands(path):
+        assert name in known, name
         flags = {flag for option in known[name].params for flag in option.opts}
         flags |= {flag for option in known[name].params for flag in option.secondary_opts}
         given = {word.partition("=")[0] for word in words if word.startswith("--")}
-        assert given <= flags, (name, given - flags)
+        assert given <= flags | {"--help"}, (name, given - flags)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -94,6 +106,70 @@ def test_paths_of_the_source_in_documents_exist(path):
         r"`((?:src|tests|examples|docs|benchmarks)/[\w/.-]+\.\w+)`", path.read_text()
     ):
         assert "NAME" in name or (ROOT / name).exists(), name
+
+
+def test_the_command_line_page_lists_every_command():
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    for name in typer.main.get_command(app).commands:
+        assert f"| `antipode {name} " in page, name
+
+
+def test_the_reference_shows_every_public_name():
+    page = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
+    for name in antipode.__all__:
+        place = f"antipode.runs.run.{name}" if name == "Run" else f"antipode.{name}"
+        assert f"::: {place}\n" in page, name
+    table = (ROOT / "docs" / "reference" / "losses.md").read_text()
+    for name in antipode.functional.__all__:
+        assert f"`{name}`" in table, name
+
+
+def test_every_method_page_can_show_sources_of_its_settings():
+    """The site adds them from the recipes; each setting has a source that names its origin."""
+    settings = runpy.run_path(str(ROOT / "docs_site" / "settings.py"))
+    pages = {PAGES.get(method, method) for method in methods()} - {"custom"}
+    for page in pages:
+        assert settings["PLACE"] in (ROOT / "docs" / "methods" / f"{page}.md").read_text(), page
+    assert settings["SHARED"].keys() == set(PAGES.values())
+    text = settings["section"]("byol")
+    assert "`optim.network.lr=0.3`" in text and "BYOL (byol: configs/byol.py)" in text
+
+
+def test_flags_of_examples_in_documents_exist():
+    for path in DOCUMENTS:
+        text = " ".join(path.read_text().split())
+        for name, words in re.findall(r"python (examples/\w+\.py)([^`]*)", text):
+            source = (ROOT / name).read_text()
+            for flag in re.findall(r"--[\w-]+", words):
+                assert f'"{flag}"' in source, f"{path.name}: {name} {flag}"
+
+
+def links(page):
+    """Return the pages that a page of the documentation links to, as paths under docs/."""
+    home = ROOT / "docs" / page
+    targets = re.findall(r"\]\(([^)#:]+\.md)[^)]*\)", home.read_text())
+    found = [(home.parent / target).resolve() for target in targets]
+    return {
+        str(path.relative_to(ROOT / "docs")) for path in found if path.is_relative_to(ROOT / "docs")
+    }
+
+
+def test_each_of_ten_questions_is_answered_within_two_clicks():
+    rows = [
+        row for row in table_rows((ROOT / "docs" / "questions.md").read_text()) if "?]" in row[0]
+    ]
+    assert len(rows) == 10
+    tabs = re.findall(r"^  - [^:]+:(?: (\S+\.md)|\n      - (\S+\.md)\n)", NAVIGATION, re.MULTILINE)
+    first_clicks = links("index.md") | {page for tab in tabs for page in tab if page}
+    for question, path in rows:
+        clicks = [target.partition("#")[0] for target in re.findall(r"\]\((.*?)\)", path)]
+        assert len(clicks) <= 2 and clicks[0] in first_clicks, question
+        assert all(page in links(clicks[0]) for page in clicks[1:]), question
+
+
+def test_the_home_page_answers_the_same_questions():
+    home = table_rows((ROOT / "docs" / "index.md").read_text())
+    assert len([row for row in home if row[0].endswith("?")]) == 10
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -114,7 +190,7 @@ def test_examples_run(example, tmp_path):
     wanted = imported(example.read_text()) & set(OPTIONAL)
     missing = sorted(name for name in wanted if importlib.util.find_spec(name) is None)
     if missing:
-        pytest.skip(f"{example.name} needs packages that are not installed: {', '.join(missing)}")
+        pytest.skip(f"{example.name} needs {', '.join(missing)}: pip install '.[examples]'")
     words = {"demo": ["--out", tmp_path / "demo"], "own_loop": ["--data", "digits"]}
     process = run_script(example, "--quick", *words.get(example.stem, []))
     assert process.returncode == 0, process.stderr
@@ -148,9 +224,13 @@ def test_the_code_of_the_python_page_runs(tmp_path):
 
 @pytest.mark.slow
 def test_the_notebook_runs_from_a_folder_to_a_report(tmp_path, monkeypatch):
-    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
-    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    nbclient = pytest.importorskip(
+        "nbclient", reason="nbclient is missing: pip install '.[examples]'"
+    )
+    nbformat = pytest.importorskip(
+        "nbformat", reason="nbformat is missing: pip install '.[examples]'"
+    )
+    pytest.importorskip("ipykernel", reason="ipykernel is missing: pip install '.[examples]'")
     monkeypatch.setenv("ANTIPODE_NOTEBOOK_IMAGES", "8")
     monkeypatch.setenv("ANTIPODE_NOTEBOOK_EPOCHS", "1")
     notebook = nbformat.read(ROOT / "examples" / "folder_to_report.ipynb", as_version=4)
@@ -160,10 +240,9 @@ def test_the_notebook_runs_from_a_folder_to_a_report(tmp_path, monkeypatch):
 
 def test_every_example_is_listed_in_the_guides_and_in_the_navigation():
     guides = (ROOT / "docs" / "guides" / "index.md").read_text()
-    navigation = (ROOT / "mkdocs.yml").read_text()
     for path in [*EXAMPLES, *(ROOT / "examples").glob("*.ipynb")]:
         assert f"examples/{path.name}" in guides, path.name
-        assert f"examples/{path.stem}.md" in navigation, path.name
+        assert f"examples/{path.stem}.md" in NAVIGATION, path.name
 
 
 @pytest.mark.slow
@@ -246,3 +325,32 @@ def test_the_speeds_on_choose_a_method_are_measured():
         assert (speed, memory) in pairs, (speed, memory)
         expected = 100 * 50_000 / float(speed.replace(",", "")) / 60
         assert minutes == f"{expected:.1f} min"
+
+
+def test_the_batch_sizes_and_negatives_on_choose_a_method_are_measured():
+    results = table_rows((ROOT / "benchmarks" / "RESULTS.md").read_text())
+    numbers = [[cell.split(" ")[0] for cell in row] for row in results]
+    page = (ROOT / "docs" / "choose.md").read_text()
+    sizes = page[page.index("## By batch size") : page.index("## By the number of negatives")]
+    for batch, simclr, dcl, gain in table_rows(sizes)[1:]:
+        assert any(
+            [row[0], row[1], row[3], row[5]] == [batch, simclr, dcl, gain]
+            for row in numbers
+            if len(row) == 8
+        ), batch
+    negatives = page[page.index("## By the number of negatives") : page.index("## Accuracy")]
+    for count, *values in table_rows(negatives)[1:]:
+        measured = next(row for row in numbers if row[0] == count and row[-1] == "lr")
+        assert [v for v in values if v != "not measured"] == [
+            v for v in (measured[1], measured[5]) if v
+        ]
+
+
+def test_the_readme_counts_protocols_and_the_home_page_methods():
+    readme = (ROOT / "README.md").read_text()
+    linear = [
+        name for name in list_protocols() if name.startswith("linear") and name != "linear-fast"
+    ]
+    assert len(linear) == 12 and "twelve linear protocols" in " ".join(readme.split())
+    published = set(methods()) - {"custom"}
+    assert f"{len(published)} published methods" in (ROOT / "docs" / "index.md").read_text()

@@ -1,15 +1,19 @@
 """Tests of the documentation site, as `make docs` builds it."""
 
+import ast
 import functools
 import http.server
 import importlib.util
 import json
 import os
 import re
+import runpy
+import shlex
 import shutil
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
@@ -17,10 +21,13 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 HOST = "http://site.test/"
 PACKAGES = ("mkdocs", "material", "mkdocstrings", "latex2mathml")
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 CHROMIUM = os.environ.get("ANTIPODE_CHROMIUM") or shutil.which("chromium")
+AXE = os.environ.get("ANTIPODE_AXE")  # axe-core finds barriers for people with disabilities
+browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH")
 built = [
     pytest.mark.slow,
     pytest.mark.xdist_group("site"),
@@ -44,6 +51,31 @@ def test_every_method_page_has_the_same_parts():
         for part in ("**Idea.**", "## Loss", "$$", f"losses/{page.stem}.svg", "## When to use"):
             assert part in text, f"{page.name}: {part}"
         assert "## What differs from the paper" in text, page.name
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_that_is_fitted_to_the_page_stays_the_same_code(name):
+    """Commands keep their words, Python keeps its syntax tree, and commands fit."""
+    code = runpy.run_path(str(ROOT / "docs_site" / "code.py"))
+    text = (ROOT / name).read_text()
+    for before, after in zip(
+        code["BLOCK"].finditer(text),
+        code["BLOCK"].finditer(code["on_page_markdown"](text)),
+        strict=True,
+    ):
+        if after[1] in {"sh", "bash"}:
+            assert words_of(before[2]) == words_of(after[2])
+            assert all(len(line) <= code["WIDTH"] for line in after[2].splitlines()), after[2]
+        elif after[1] in {"python", "py"}:
+            assert ast.dump(ast.parse(before[2])) == ast.dump(ast.parse(after[2]))
+        else:
+            assert before[0] == after[0]
+
+
+def words_of(block):
+    """Return the commands of a block as lists of words, without comments."""
+    lines = block.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 class Links(HTMLParser):
@@ -170,20 +202,13 @@ class TestSite:
             ), page
         assert "<math" in (site / "methods" / "dcl" / "index.html").read_text()
 
-    @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH")
+    @browser
     @pytest.mark.parametrize("width", [1280, 390])
     @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_pages_in_a_browser(self, site, width, scheme):
-        driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-        with served(site) as base, driver.sync_playwright() as started:
-            browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-            problems = []
-            page.on("console", lambda message: problems.append(message.text))
-            page.on("pageerror", lambda error: problems.append(str(error)))
-            page.on("request", lambda request: outside(request.url, base, problems))
-            for name in ("", "choose/", "methods/moco/", "claims/", "reference/functions/"):
-                page.goto(base + name)
+    def test_every_page_in_a_browser(self, site, pages, width, scheme):
+        with opened(site, width, scheme) as (page, base, problems):
+            for name in sorted(pages):
+                page.goto(base + name.removesuffix("index.html"))
                 wider = page.evaluate(
                     "document.documentElement.scrollWidth - document.documentElement.clientWidth"
                 )
@@ -191,13 +216,86 @@ class TestSite:
                 assert (
                     page.evaluate("getComputedStyle(document.body).backgroundColor")
                     == {"light": "rgb(251, 250, 248)", "dark": "rgb(18, 20, 23)"}[scheme]
-                )
-            page.goto(base + "?q=shuffle+batch+norm")
+                ), name
+            assert not problems
+
+    @browser
+    def test_text_code_and_formulas_use_the_fonts_of_the_site(self, site):
+        with opened(site) as (page, base, problems):
+            page.goto(base + "methods/moco/")
+            loaded = page.evaluate(
+                "document.fonts.ready.then(fonts =>"
+                " [...fonts].filter(f => f.status === 'loaded').map(f => f.family))"
+            )
+            names = {family.strip('"') for family in loaded}
+            assert {"Inter Site", "JetBrains Mono Site", "STIX Two Math"} <= names
+            assert not problems
+
+    @browser
+    @pytest.mark.parametrize("width", [1280, 390])
+    def test_search_finds_shuffle_batch_norm(self, site, width):
+        with opened(site, width) as (page, base, problems):
+            page.goto(base)
+            if width < 1000:
+                page.locator("label.md-header__button[for=__search]").click()
+            page.locator(".md-search__input").fill("shuffle batch norm")
             page.wait_for_selector(".md-search-result__item", state="attached", timeout=20_000)
             first = page.locator(".md-search-result__link").first.get_attribute("href")
             assert "methods/moco/" in first
-            browser.close()
-        assert not problems
+            assert not problems
+
+    @browser
+    def test_the_paths_of_the_questions_page_can_be_clicked(self, site):
+        table = (ROOT / "docs" / "questions.md").read_text()
+        rows = re.findall(r"^\| \[(.*?)\]\(#.*?\| (.*) \|$", table, re.MULTILINE)
+        assert len(rows) == 10
+        with opened(site) as (page, base, problems):
+            for question, cell in rows:
+                page.goto(base)
+                for click in re.findall(r"\]\((.*?)\)", cell):
+                    goal = base + re.sub(r"(?:index)?\.md.*$", "/", click).replace("//", "/")
+                    links = page.locator("a:visible")
+                    hrefs = links.evaluate_all("found => found.map(a => a.href.split('#')[0])")
+                    assert goal in hrefs, f"{question}: no link to {click} on {page.url}"
+                    links.nth(hrefs.index(goal)).click()
+                    page.wait_for_url(f"{goal}*")
+            assert not problems
+
+    @browser
+    @pytest.mark.skipif(AXE is None, reason="ANTIPODE_AXE does not name a copy of axe.min.js")
+    @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+    def test_no_page_has_a_serious_barrier(self, site, pages, width, scheme):
+        script = Path(AXE).read_text()
+        with opened(site, width, scheme, bypass_csp=True) as (page, base, _):
+            for name in sorted(pages):
+                page.goto(base + name.removesuffix("index.html"))
+                page.evaluate(script)
+                found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+                grave = [
+                    (each["id"], each["nodes"][0]["html"][:200])
+                    for each in found["violations"]
+                    if each["impact"] in {"serious", "critical"}
+                ]
+                assert not grave, (name, grave)
+
+
+@contextmanager
+def opened(site, width=1280, scheme="light", **options):
+    """Open a browser on the served site; yields page, address and a list of problems.
+
+    Problems are messages on the console, errors of scripts and requests to other hosts.
+    """
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    problems = []
+    with served(site) as base, driver.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        size = {"width": width, "height": 900}
+        page = browser.new_context(viewport=size, color_scheme=scheme, **options).new_page()
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: outside(request.url, base, problems))
+        yield page, base, problems
+        browser.close()
 
 
 def outside(url, base, problems):

@@ -1,13 +1,16 @@
 """Tests that every command and every piece of code in the documents runs."""
 
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from antipode import types  # noqa: F401 (a name that fragments use)
+from antipode.recipe.resolve import resolve
 from tests.snippets import (
     NETWORK,
     PAGES,
@@ -28,6 +31,7 @@ QUICK = {
     "docs/guides/own-loop.md",
     "docs/index.md",
     "docs/methods/custom.md",
+    "docs/reference/losses.md",
 }
 WITH_SNIPPETS = [path for path in PAGES if snippets(path)]
 # pages that start a scheduler, and the package that they need
@@ -36,6 +40,7 @@ OPTIONAL = (
     *("lightning", "transformers", "accelerate", "datasets", "timm"),
     *("pandas", "faiss", "fiftyone"),
 )
+NEEDS = {"hf:": "datasets", "timm:": "timm", "--format onnx": "onnx", "detect-": "pycocotools"}
 
 
 def marked(path):
@@ -55,10 +60,14 @@ def shared(tmp_path_factory):
     return home
 
 
+def absent(name):
+    """Return whether a package is not installed."""
+    return importlib.util.find_spec(name) is None
+
+
 def missing(code):
     """Return the optional packages that a piece of code imports and that are not installed."""
-    wanted = imported(code) & set(OPTIONAL)
-    return sorted(name for name in wanted if importlib.util.find_spec(name) is None)
+    return sorted(name for name in imported(code) & set(OPTIONAL) if absent(name))
 
 
 @pytest.mark.xdist_group("snippets")
@@ -77,8 +86,15 @@ def test_commands_and_code_run(path, shared, tmp_path, monkeypatch):
                 except Exception as error:
                     pytest.fail(f"{place}: {type(error).__name__}: {error}\n{snippet.text}")
             continue
+        if snippet.language == "json":
+            resolve(json.loads(snippet.text))
+            continue
         for command in snippet.commands():
             if reason_not_run(command):
+                continue
+            lacking = [name for text, name in NEEDS.items() if text in command and absent(name)]
+            skipped |= set(lacking)
+            if lacking:
                 continue
             print(f"{place}: {command}")
             if command.startswith("torchrun "):
@@ -92,10 +108,11 @@ def test_commands_and_code_run(path, shared, tmp_path, monkeypatch):
 
 
 def run_ranks(command, home):
-    """Run a torchrun command on two ranks."""
+    """Run a torchrun command on two ranks of this machine."""
     for old, new in smaller.items():
         command = command.replace(old, new)
-    _, _, ranks, *words = command.split()
+    _, flag, ranks, *words = command.split()
+    assert flag == "--nproc-per-node", command
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     small = ["--device", "cpu"]
     if "evaluate" in words:  # torchvision checks CIFAR's files in a process of its own
@@ -112,6 +129,25 @@ def run_ranks(command, home):
         check=False,
     )
     assert process.returncode == 0, process.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_the_file_of_add_a_method_is_a_method(tmp_path):
+    """The file of the page is all that a new method needs: every command finds it."""
+    page = ROOT / "docs" / "methods" / "add-a-method.md"
+    shutil.copytree(ROOT / "src" / "antipode", tmp_path / "antipode")
+    blocks = snippets(page)
+    (code,) = (block.text for block in blocks if block.language == "python")
+    (tmp_path / "antipode" / "papers" / "mymethod.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    commands = [line for block in blocks if block.language == "sh" for line in block.commands()]
+    for command in commands:
+        small = "--epochs 1 --batch 256 --device cpu".split() if "pretrain" in command else []
+        words = [sys.executable, "-m", *command.split(), *small]
+        process = subprocess.run(
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert process.returncode == 0, f"{command}: {process.stderr[-2000:]}"
 
 
 def test_every_reason_not_to_run_a_command_is_used():

@@ -45,8 +45,8 @@ def pretrain(
 ) -> Run:
     """Train on images without labels, and return the run.
 
-    The same call with the same `out` resumes the run. The first lines that it prints say what was
-    found and what will be done.
+    The same call with the same `out` resumes the run. At the start, it prints which images it found
+    and which settings it uses.
 
     Args:
         recipe: `dataset.method`, a recipe file, a run folder or a mapping.
@@ -155,8 +155,11 @@ def analyse(
 def export(run: Runs, format: str, out: str | Path, *, overwrite: bool = False) -> Path:
     """Write the online backbone in a format that other software reads, and return the path.
 
-    `format` is "torchvision", "timm", "detectron2", "onnx" or "safetensors". A file that exists is
-    replaced, with a warning unless `overwrite` is True.
+    Args:
+        run: a run, or what `evaluate` takes in its place.
+        format: "torchvision", "timm", "detectron2", "onnx" or "safetensors".
+        out: file to write. A file that exists is replaced, with a warning.
+        overwrite: whether to replace a file without a warning.
     """
     return export_run(opened(run), format, absolute(out), overwrite=overwrite)
 
@@ -166,8 +169,10 @@ def report(
 ) -> Path:
     """Write one self-contained HTML page about one or several runs, and return its path.
 
-    Folders that hold only scores are allowed. By default, `out` is report.html in the first folder.
-    The page contains small copies of images of the data set; `images=False` leaves them out.
+    Args:
+        runs: one run or several. A folder that holds only scores is allowed.
+        out: HTML file to write; by default report.html in the first folder.
+        images: whether the page contains small copies of images of the data set.
     """
     return page.write(listed(runs), absolute(out) if out else None, images=images)
 
@@ -175,7 +180,8 @@ def report(
 def load_backbone(run: Runs, into: nn.Module | None = None) -> nn.Module:
     """Return the online backbone of a run, in eval mode and without its head.
 
-    `run` is what `evaluate` takes. For a run that trained your own module, `into` is a module of
-    that kind for the weights.
+    Args:
+        run: a run, or what `evaluate` takes in its place.
+        into: for a run that trained your own module, a module of that kind for the weights.
     """
     return opened(run, module=into).backbone()

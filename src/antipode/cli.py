@@ -283,7 +283,7 @@ def analyse(
     device: Annotated[str, DEVICE] = "auto",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Compute what the papers' figures show, and add it to the runs' analysis.json."""
+    """Compute what the figures of the papers show, and add it to the runs' analysis.json."""
     early.check_runs(runs)
     results = antipode.analyse(runs, what, images=images, seed=seed, device=device)
     lines = [
@@ -318,7 +318,7 @@ def pack(
     resources: Annotated[str | None, RESOURCES] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Write a large data set once into a memory-mapped cache."""
+    """Write a large data set once into a few memory-mapped files."""
     home = antipode.pack(
         data,
         out,

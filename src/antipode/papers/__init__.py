@@ -122,8 +122,15 @@ def build(
 ) -> Learner:
     """Build the learner of a method, for your own training loop.
 
-    `arguments` are the arguments of the method. `seed` decides what the learner draws while it
-    trains (kicks, subsets, shuffles); the weights are drawn from torch's global generator.
+    Args:
+        method: name of the method.
+        backbone: name of a network, or your own module from images (N,C,H,W) to features (N,D).
+        stem: first layers of a ResNet: "imagenet" (7x7, stride 2, max pool; the default), "half"
+            (3x3, stride 2) or "small" (3x3, stride 1).
+        channels: number of channels of the images.
+        seed: seed of what the learner draws while it trains (noise, subsets, shuffles). The weights
+            are drawn from torch's global generator.
+        **arguments: arguments of the method.
 
     A training loop is:
 
