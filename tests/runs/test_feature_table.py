@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from antipode import api
+import antipode
 from antipode.data.sources.source import Memory
 from antipode.runs import feature_table
 from antipode.runs.feature_table import read_table, write_table
@@ -32,7 +32,7 @@ def written(n=30, labels=None, classes=None):
 
 def test_pandas_reads_every_column(slim, tmp_path):  # noqa: F811
     pandas = pytest.importorskip("pandas")
-    features = api.embed(slim, photos(tmp_path / "photos"), out=tmp_path / "f.parquet")
+    features = antipode.embed(slim, photos(tmp_path / "photos"), out=tmp_path / "f.parquet")
     table = pandas.read_parquet(tmp_path / "f.parquet")
     assert list(table.columns) == COLUMNS and len(table) == 12
     assert np.array_equal(np.stack(table["vector"]), features.x.numpy())
@@ -95,7 +95,7 @@ def test_a_file_of_an_earlier_version_is_still_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["f.npz", "f.parquet"])
 def test_what_was_written_is_read_again(slim, tmp_path, name):  # noqa: F811
-    features = api.embed(slim, photos(tmp_path / "photos"), out=tmp_path / name)
+    features = antipode.embed(slim, photos(tmp_path / "photos"), out=tmp_path / name)
     found = read(tmp_path / name)
     assert torch.equal(found.x, features.x) and torch.equal(found.y, features.y)
 
