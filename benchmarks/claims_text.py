@@ -16,7 +16,7 @@ PAPERS = {
     "msbreg": "MSBReg (Moon et al. 2022)",
 }
 NOT_RUN = "not run"
-SYMBOLS = {"holds": "✅", "does not hold": "❌", "undecided": "❔", NOT_RUN: "○"}
+SYMBOLS = {"holds": "✓", "does not hold": "✗", "undecided": "?", NOT_RUN: "○"}
 SHORT = 75  # characters of a cell with our numbers
 # "74.27, ... 68.84: a difference of 5.43"
 CHANGE = re.compile(r"^(?P<head>.*): (?P<kind>a (?:difference|loss|range|ratio) of) (?P<by>\S+)$")

@@ -336,6 +336,17 @@ def test_nothing_is_clipped_on_a_phone(browser, page, request):
         assert clipped == []
 
 
+@pytest.mark.parametrize("width", [780, 1000, 1130, 1280])
+def test_no_link_of_the_bar_is_cut(browser, whole, width):
+    with Tab(browser, whole[1]) as tab:
+        tab.page.set_viewport_size({"width": width, "height": 800})
+        cut = tab.page.evaluate(
+            "(() => { const bar = document.querySelector('nav');"
+            " return bar.scrollWidth > bar.clientWidth + 1; })()"
+        )
+        assert not cut
+
+
 def test_sources_of_a_recipe_are_read_line_by_line_on_a_phone(browser, whole):
     with Tab(browser, whole[1], "phone") as tab:
         tab.page.click("#recipe summary")

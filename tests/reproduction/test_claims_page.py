@@ -70,7 +70,7 @@ def test_the_page_has_a_table_a_picture_and_a_command_for_judged_claims(text):
     absent = judged._replace(law=LAW._replace(text="it is steadier"), seeds=0)
     found = text.page([judged, absent])
     assert (
-        "| ✅&nbsp;holds | DCL is better |" in found
+        "| ✓&nbsp;holds | DCL is better |" in found
         and "(3 seeds) | [dcl.table1](#dcltable1)" in found
     )
     assert "\n### dcl.table1\n" in found and "(pictures/claims/dcl.table1.png)" in found
