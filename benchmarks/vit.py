@@ -57,7 +57,7 @@ def trained(args: argparse.Namespace, backbone: str, folder: Path) -> antipode.R
         batch=args.batch,
         seed=args.seed,
         out=folder,
-        overrides=[f"train.checkpoint_every={args.epochs}", *args.set],
+        overrides=args.set,
     )
 
 
