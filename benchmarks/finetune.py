@@ -1,14 +1,16 @@
 """Measure fine-tuning on CIFAR-10 with a share of the labels, from a run and from scratch.
 
-    python benchmarks/finetune.py --run runs/dcl --out benchmarks/results/finetune.jsonl
-    python benchmarks/finetune.py --run runs/dcl --share 0.01 --seeds 5   # 1 % of labels alone
-    python benchmarks/finetune.py --run runs/dcl --frozen                 # classifier alone, too
-    python benchmarks/finetune.py --run runs/dcl --validate --lr 0.01     # try a value
+    python benchmarks/finetune.py --run runs/simclr --out benchmarks/results/finetune.jsonl
+    python benchmarks/finetune.py --run runs/simclr --share 0.01 --seeds 5  # 1 % of labels alone
+    python benchmarks/finetune.py --run runs/simclr --starts frozen         # classifier alone
+    python benchmarks/finetune.py --run runs/simclr --validate --lr 0.01    # try a value
+    python benchmarks/finetune.py --starts scratch --out lines.jsonl &      # two processes may
+    python benchmarks/finetune.py --starts run --out lines.jsonl            # share the work
 
-If --run does not exist, cifar10.dcl is trained there first, for 100 epochs. The images of a share
-are drawn from the seed, with the same number for each class, and are the same for all starts. All
-starts have the same number of epochs, and each has its own default learning rate. Scores are those
-of the last epoch on the 10,000 test images.
+If --run does not exist, cifar10.simclr is trained there first, for 100 epochs. The images of a
+share are drawn from the seed, with the same number for each class, and are the same for all starts.
+All starts have the same number of epochs, and each has its own default learning rate. Scores are
+those of the last epoch on the 10,000 test images.
 
 One JSON line per training is written to --out, and trainings that it has already are left out.
 With --validate, the scores are measured on a tenth of the train images, which is held out first:
@@ -34,23 +36,26 @@ from antipode.data.sources.catalog import load
 from antipode.data.sources.source import subset
 from antipode.data.sources.splits import Splits
 from antipode.evaluation.semi import balanced
+from antipode.recipe.resolve import resolve
 from machine import surroundings
 
 SHARES = (0.01, 0.1, 1.0)
+STARTS = ("run", "scratch", "frozen")
 KEY = ("start", "share", "seed", "epochs", "lr", "validate")
 
 
 def parsed() -> argparse.Namespace:
     description, _, _ = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--run", type=Path, default=Path("runs/finetune-dcl"))
+    parser.add_argument("--run", type=Path, default=Path("runs/finetune-simclr"))
+    parser.add_argument("--method", default="simclr", help="method of a run that does not exist")
     parser.add_argument("--pretrain-epochs", type=int, default=100)
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--share", type=float, nargs="+", default=SHARES)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, help="by default by the number of images")
     parser.add_argument("--lr", type=float, help="learning rate of the run's backbone")
-    parser.add_argument("--frozen", action="store_true", help="measure the frozen backbone, too")
+    parser.add_argument("--starts", nargs="+", choices=STARTS, default=["run", "scratch"])
     parser.add_argument("--validate", action="store_true", help="score on held-out train images")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="file for the lines")
@@ -75,10 +80,9 @@ def few(splits: Splits, share: float, seed: int) -> Splits:
 
 def trainings(arguments: argparse.Namespace, network: str) -> Iterator[dict[str, Any]]:
     """Yield the start, share and seed of each training."""
-    starts = ["run", "scratch", *(["frozen"] if arguments.frozen else [])]
     for seed in range(arguments.seeds):
         for share in arguments.share:
-            for start in starts:
+            for start in arguments.starts:
                 lr = arguments.lr if start == "run" else None
                 values = (start, share, seed, arguments.epochs, lr, arguments.validate)
                 yield dict(zip(KEY, values, strict=True)) | {"network": network}
@@ -136,23 +140,38 @@ def table(lines: list[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-def main() -> None:
-    arguments = parsed()
-    if not (arguments.run / "backbone.safetensors").exists():
+def pretrained(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return network and settings of the run. Train it if it is needed and does not exist.
+
+    Training from scratch needs the name of the network alone.
+    """
+    recipe = f"{arguments.data}.{arguments.method}"
+    exists = (arguments.run / "backbone.safetensors").exists()
+    if arguments.starts == ["scratch"] and not exists:
+        about = {"method": arguments.method, "run_epochs": arguments.pretrain_epochs}
+        return {"network": resolve(recipe).backbone.name, **about}
+    if not exists:
+        began = time.perf_counter()
         antipode.pretrain(
-            f"{arguments.data}.dcl",
+            recipe,
             epochs=arguments.pretrain_epochs,
             out=arguments.run,
             device=arguments.device,
         )
+        print(f"pretraining took {time.perf_counter() - began:.0f} s", flush=True)
     run = antipode.Run(arguments.run)
+    about = {"method": run.method, "run_epochs": run.value("train.epochs")}
+    return {"network": run.backbone_name, **about}
+
+
+def main() -> None:
+    arguments = parsed()
     splits = load(arguments.data)
+    about = surroundings("torch") | pretrained(arguments)
     splits = held_out(splits) if arguments.validate else splits
     lines = finished(arguments.out)
     done = {tuple(line[key] for key in KEY) for line in lines}
-    about = surroundings("torch") | {"run": run.path.name, "method": run.method}
-    about["run_epochs"] = run.value("train.epochs")
-    for line in trainings(arguments, run.backbone_name):
+    for line in trainings(arguments, about["network"]):
         if tuple(line[key] for key in KEY) in done:
             continue
         result = measured(line, splits, arguments.run, arguments.device) | {"machine": about}
@@ -164,7 +183,8 @@ def main() -> None:
         print(shown, f"{result['score']['value']:.2f} %", f"{result['seconds']} s", flush=True)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    print(table(lines))
+    # another process may have written to the same file
+    print(table(finished(arguments.out) if arguments.out else lines))
 
 
 if __name__ == "__main__":

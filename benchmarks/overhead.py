@@ -18,18 +18,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
+from antipode.threads import prepare
 
-from antipode.data.sources.source import Memory
-from antipode.data.sources.splits import Splits
-from antipode.recipe.recipe import Recipe
-from antipode.recipe.resolve import resolve
-from antipode.runs.folder import RunFolder
-from antipode.training.build import Setup, build
-from antipode.training.progress import Silent
-from antipode.training.record import Recorder
-from antipode.training.step import filling
-from antipode.types import Batch
+prepare()  # as the command line does; this has to precede the import of torch
+
+import torch  # noqa: E402
+
+from antipode.data.sources.source import Memory  # noqa: E402
+from antipode.data.sources.splits import Splits  # noqa: E402
+from antipode.recipe.recipe import Recipe  # noqa: E402
+from antipode.recipe.resolve import resolve  # noqa: E402
+from antipode.runs.folder import RunFolder  # noqa: E402
+from antipode.training.build import Setup, build  # noqa: E402
+from antipode.training.progress import Silent  # noqa: E402
+from antipode.training.record import Recorder  # noqa: E402
+from antipode.training.step import filling  # noqa: E402
+from antipode.types import Batch  # noqa: E402
 
 WARM_UP = 10  # steps of the loop before the clock starts
 

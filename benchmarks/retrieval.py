@@ -2,6 +2,8 @@
 
     python benchmarks/retrieval.py shapes                  # slim network, minutes on a CPU
     python benchmarks/retrieval.py cifar10 --minutes 9     # ResNet-18, for a GPU
+    python benchmarks/retrieval.py cifar10 --jobs 5 --only simclr dcl mocov2 byol vicreg \\
+        --epochs 15 --bank 10000 --out quick.json          # five runs at a time, about 3 minutes
     python benchmarks/retrieval.py shapes --only simclr byol --epochs 4 --out trial.json
 
 Every run is trained once, and several of its checkpoints are scored on the test split by `knn`,
@@ -19,16 +21,20 @@ are better if they are lower, so their sign is changed. Every run also has a row
 network before training, which does not count in the correlations.
 
 The file is written after each run. The same command skips the runs that the file already has, and
-with --minutes it starts no run after that time.
+with --minutes it starts no run after that time. With --jobs, each run is trained by a process of
+its own. --bank limits the number of train images among which kNN finds its neighbours.
 """
 
 import argparse
 import json
 import math
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +43,9 @@ import torch
 from scipy.stats import kendalltau, spearmanr
 
 import antipode
+from antipode import rng
 from antipode.core.scores import unit
+from antipode.data.sources.source import subset
 from antipode.devices import pick_device
 from antipode.evaluation.evaluate import task_for
 from antipode.evaluation.protocol import protocols
@@ -106,10 +114,19 @@ def rank(x: torch.Tensor) -> float:
     return effective_rank(singular_values(unit(x)))
 
 
-def rows_of(run: antipode.Run, name: str, method: str) -> list[Row]:
+def limited(task: Task, bank: int | None) -> Task:
+    """Return the task with at most `bank` train images, drawn at random."""
+    splits = task.splits
+    if bank is None or bank >= len(splits.train):
+        return task
+    chosen = rng.permutation(rng.key("retrieval", "bank"), len(splits.train))[:bank]
+    return replace(task, splits=replace(splits, train=subset(splits.train, chosen)))
+
+
+def rows_of(run: antipode.Run, name: str, method: str, bank: int | None) -> list[Row]:
     """Return the scores before training (epoch 0) and of every checkpoint, the oldest first."""
     device = pick_device("auto")
-    task = task_for(run, None, device, run.seed)
+    task = limited(task_for(run, None, device, run.seed), bank)
     files = {
         int(file.stem.removeprefix("step-")): file
         for file in sorted(run.folder.checkpoints.glob("step-*.pt"))
@@ -200,39 +217,79 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", help="names of runs; by default all")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bank", type=int, help="most train images of kNN; by default all")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, in processes")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--out", type=Path, help="by default results/retrieval-DATA.json")
     return parser.parse_args()
+
+
+def measured(args: argparse.Namespace, name: str, epochs: int) -> dict[str, Any]:
+    """Train one run in this process, and return its rows and seconds."""
+    method, values = entries(args.data)[name]
+    began = time.perf_counter()
+    torch.compiler.reset()  # the compiler also counts what it compiled for other learners
+    run = train(args.data, method, values, epochs, args.seed)
+    rows = rows_of(run, name, method, args.bank)
+    shutil.rmtree(run.path)
+    return {"rows": rows, "seconds": {name: time.perf_counter() - began}}
+
+
+def measured_apart(args: argparse.Namespace, name: str, epochs: int) -> dict[str, Any]:
+    """Train one run in a process of its own, and return its rows and seconds."""
+    bank = [] if args.bank is None else ["--bank", str(args.bank)]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "one.json"
+        options = ["--only", name, "--epochs", str(epochs), "--seed", str(args.seed), *bank]
+        command = [sys.executable, __file__, args.data, *options, "--out", str(file)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        content = json.loads(file.read_text())
+    return {"rows": content["rows"], "seconds": content["seconds"]}
+
+
+def results(
+    args: argparse.Namespace, names: Sequence[str], epochs: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows and seconds of each run, as they end."""
+    limit = time.perf_counter() + 60 * args.minutes
+    if args.jobs == 1:
+        for name in names:
+            if time.perf_counter() < limit:
+                yield measured(args, name, epochs)
+        return
+
+    def in_time(name: str) -> dict[str, Any]:
+        if time.perf_counter() >= limit:
+            return {"rows": [], "seconds": {}}
+        return measured_apart(args, name, epochs)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for done in as_completed([pool.submit(in_time, name) for name in names]):
+            yield done.result()
 
 
 def main() -> None:
     args = parsed()
     out = args.out or RESULTS / f"retrieval-{args.data}.json"
     epochs = args.epochs or EPOCHS[args.data]
-    asked = {"data": args.data, "epochs": epochs, "seed": args.seed}
+    asked = {"data": args.data, "epochs": epochs, "seed": args.seed, "bank": args.bank}
     content = json.loads(out.read_text()) if out.exists() else {}
     if any(content.get(key) != value for key, value in asked.items()):
         content = {**asked, "seconds": {}, "rows": []}
-    start = time.perf_counter()
-    for name, (method, values) in entries(args.data).items():
-        late = time.perf_counter() - start > 60 * args.minutes
-        if name in content["seconds"] or late or (args.only and name not in args.only):
-            continue
-        began = time.perf_counter()
-        torch.compiler.reset()  # the compiler also counts what it compiled for other learners
-        run = train(args.data, method, values, epochs, args.seed)
-        content["rows"] += rows_of(run, name, method)
-        shutil.rmtree(run.path)
-        content["seconds"][name] = time.perf_counter() - began
+    names = [name for name in args.only or entries(args.data) if name not in content["seconds"]]
+    for one in results(args, names, epochs):
+        content["rows"] += one["rows"]
+        content["seconds"] |= one["seconds"]
         content["machine"] = surroundings("torch", "antipode")
         if len(content["seconds"]) > 1:
             content["correlations"] = {
                 measure: summary(content["rows"], measure) for measure in measures(content["rows"])
             }
         out.write_text(json.dumps(finite(content), indent=1, allow_nan=False) + "\n")
-        last = content["rows"][-1]
-        shown = ", ".join(f"{key} {last[key]:.3g}" for key in ("knn", "retrieval", "rank"))
-        print(f"{name}: {shown} after {content['seconds'][name]:.0f} s", flush=True)
+        for name, seconds in one["seconds"].items():
+            last = one["rows"][-1]
+            shown = ", ".join(f"{key} {last[key]:.3g}" for key in ("knn", "retrieval", "rank"))
+            print(f"{name}: {shown} after {seconds:.0f} s", flush=True)
     if "correlations" in content:
         print(report(content))
 

@@ -1,6 +1,7 @@
-"""The threads of a program: none that spins, and as many as cores are free."""
+"""The threads of a program: none that spins for long, and as many as cores are free; its memory."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ def test_what_the_user_has_set_stays():
     given = {"OMP_WAIT_POLICY": "ACTIVE", "OMP_NUM_THREADS": "7"}
     threads.prepare(given)
     assert given["OMP_WAIT_POLICY"] == "ACTIVE" and given["OMP_NUM_THREADS"] == "7"
-    assert given["GOMP_SPINCOUNT"] == "0" and given["KMP_BLOCKTIME"] == "0"
+    assert given["GOMP_SPINCOUNT"] == "10000" and given["KMP_BLOCKTIME"] == "0"
     other = {"MKL_NUM_THREADS": "3"}
     threads.prepare(other)
     assert "OMP_NUM_THREADS" not in other
@@ -75,6 +76,34 @@ except SystemExit as end:
     )
     state, count = result.stdout.splitlines()
     assert state == "2 False PASSIVE" and 1 <= int(count) <= threads.cores()
+
+
+def faults(code):
+    """Return the page faults of ten blocks of 8 MB, each of which is written and then freed."""
+    program = f"""import resource
+import numpy as np
+from antipode import threads
+{code}
+np.ones(1 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    np.ones(1 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    free = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=free)
+    return int(result.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator is set")
+def test_freed_memory_is_used_again_instead_of_new_pages():
+    assert faults("assert threads.keep_freed_memory()") < min(100, faults(""))
+
+
+def test_the_users_own_allocator_stays(monkeypatch):
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    assert not threads.keep_freed_memory()
 
 
 def test_a_resumed_run_has_the_threads_of_its_start(monkeypatch):

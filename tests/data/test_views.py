@@ -311,6 +311,33 @@ def test_shapes_turns_crops_mixes_inverts_and_standardises():
     assert torch.equal(made[:, 0], made[:, 1]) and torch.equal(made[:, 0], made[:, 2])
 
 
+@pytest.mark.parametrize("mix", [1.0, 0.5])
+def test_a_mix_before_rotation_and_crop_gives_the_same_views(mix):
+    """Rotation and crop are linear and treat every channel alike."""
+    make = views("shapes", size=24, mix=mix)
+    unit = make.draw(6, seeded())
+    images = photos(6, 3, 30, 40)
+    expected = images / 255
+    slot = 0
+    for operation in make.policy[0].operations:
+        expected = operation(expected, unit[:, 0, slot : slot + operation.slots])
+        slot += operation.slots
+    made = make.apply(images, unit)[0]
+    torch.testing.assert_close(made, expected, atol=1e-4, rtol=0)
+    assert made.is_contiguous()
+
+
+def test_a_mix_changes_the_chosen_images_alone():
+    mix = Mix(0.5)
+    unit = torch.rand(8, mix.slots, generator=seeded())
+    images = photos(8) / 255
+    mixed = mix(images, unit)
+    chosen = unit[:, 0] < 0.5
+    assert 0 < chosen.sum() < 8
+    assert torch.equal(mixed[~chosen], images[~chosen])
+    assert torch.equal(mixed[chosen], mix.grey(images, unit)[chosen].expand(-1, 3, -1, -1))
+
+
 def test_eval_only_normalises_images_of_the_size():
     images = photos(2, 3, 32, 32)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
@@ -520,7 +547,7 @@ def test_large_batches_in_parts_give_the_same_views(monkeypatch):
     make, images = views("byol", size=24), photos(7)
     uniforms = make.draw(7, seeded())
     whole = make.apply(images, uniforms)
-    monkeypatch.setattr("antipode.data.views.views.CACHED", 2 * 3 * 24 * 24)
+    monkeypatch.setattr("antipode.data.views.compute.CACHED", 2 * 3 * 24 * 24)
     for ours, theirs in zip(make.apply(images, uniforms), whole, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 

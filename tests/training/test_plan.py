@@ -188,9 +188,14 @@ def test_supervised_weights_are_offered_where_their_file_is(tmp_path, monkeypatc
     # not where they are used already, or where there are none for the network
     used = on_cpu | {"backbone.weights": "torchvision"}
     again = resolve(method="dcl", data="folder:x", own=own, overrides=used)
-    slim = resolve(method="dcl", data="folder:x", own=own._replace(gpu=False), overrides=on_cpu)
+    chosen = on_cpu | {"backbone.name": "resnet10-slim"}
+    slim = resolve(method="dcl", data="folder:x", own=own, overrides=chosen)
     for other in (again, slim):
         assert not any("ImageNet" in note for note in describe(other, small_splits()).notes)
+    # without a GPU the network would be a slim one, which no weights fit
+    slow = resolve(method="dcl", data="folder:x", own=own._replace(gpu=False), overrides=on_cpu)
+    note = describe(slow, small_splits()).notes[-1]
+    assert "Weights of a resnet18" in note and "its steps take longer" in note
 
 
 def test_labels_are_for_folders(tmp_path):

@@ -31,6 +31,7 @@ CHECKS = 50  # health checks of a run, at least
 LOG_EVERY = {True: 50, False: 10}
 HEALTH_EVERY = {True: 500, False: 100}
 CHECKPOINTS = 20  # of a run
+SUPERVISED = "resnet18"  # the smallest network that torchvision has weights for
 LONG_EPOCH = 1_000  # steps; longer epochs have checkpoints in between
 
 STEM = Derived("ours: the stem suits the size of the views", "views.size")
@@ -94,7 +95,7 @@ def _network(own: OwnData, size: int, start: Any, weights: About) -> tuple[str, 
     if own.gpu:
         return "resnet50" if large else "resnet18", Source(f"ours: {own.text}")
     if start == "torchvision":
-        return "resnet18", Source("ours: the smallest network that torchvision has weights for")
+        return SUPERVISED, Source("ours: the smallest network that torchvision has weights for")
     return "resnet10-slim", Source("ours: a small network, without a GPU")
 
 

@@ -17,6 +17,7 @@ from antipode.devices import pick_device
 from antipode.names import printable
 from antipode.nets.supervised import weights_at_hand
 from antipode.recipe.layer import Given
+from antipode.recipe.own_data import SUPERVISED
 from antipode.recipe.recipe import Recipe
 from antipode.training.build import Setup, build
 from antipode.training.loop import unchanged
@@ -175,15 +176,21 @@ def _held_out_note(splits: Splits) -> str:
 
 def _weights_note(recipe: Recipe) -> list[str]:
     """Return a sentence on supervised weights, if they are there and could be used."""
-    name = recipe.backbone.name
     own = recipe.data.name.startswith(("folder:", "webdataset:", "hf:", "packed:", "python:"))
     usable = own or recipe.backbone.stem == "imagenet"
-    if recipe.backbone.weights is not None or not usable or weights_at_hand(name) is None:
+    if recipe.backbone.weights is not None or not usable:
+        return []
+    network = recipe.backbone.name
+    chosen = isinstance(recipe.sources.get("backbone.name"), Given)
+    if own and network.endswith("-slim") and not chosen:
+        network = SUPERVISED  # with weights to start from, it is the default in place of a slim one
+    if weights_at_hand(network) is None:
         return []
     setting = overrides({"backbone.weights": "torchvision"})
+    slower = "" if network == recipe.backbone.name else ", although its steps take longer"
     return [
-        f"Weights of a {name} trained with ImageNet's labels are on this machine: {setting} starts "
-        "from them, which usually helps with few images."
+        f"Weights of a {network} trained with ImageNet's labels are on this machine: {setting} "
+        f"starts from them, which usually helps with few images{slower}."
     ]
 
 

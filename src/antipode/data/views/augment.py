@@ -364,13 +364,9 @@ def greyscale(images: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(pixelwise(chosen), luma(images), images)
 
 
-def mix(images: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Replace every channel of the chosen images (N,) by the weighted sum of all channels.
-
-    The weights are (N,C).
-    """
-    mixed = (images * weights[:, :, None, None]).sum(1, keepdim=True)
-    return torch.where(pixelwise(chosen), mixed, images)
+def mix(images: Tensor, weights: Tensor) -> Tensor:
+    """Return the sum over the channels (N,1,H,W) with weights (N,C)."""
+    return (images * weights[:, :, None, None]).sum(1, keepdim=True)
 
 
 def solarise(images: Tensor, chosen: Tensor, threshold: float = 0.5) -> Tensor:

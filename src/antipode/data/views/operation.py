@@ -250,6 +250,11 @@ class Mix:
 
     def __call__(self, images: Tensor, unit: Tensor) -> Tensor:
         """Return the images, with a random subset mixed to grey."""
+        chosen = augment.pixelwise(unit[:, 0] < self.p)
+        return torch.where(chosen, self.grey(images, unit), images)
+
+    def grey(self, images: Tensor, unit: Tensor) -> Tensor:
+        """Return all images mixed to grey, as one channel (N,1,H,W)."""
         channels = images.shape[1]
         if channels != self.channels:
             raise ValueError(
@@ -257,7 +262,7 @@ class Mix:
             )
         # exponential samples; 1e-6 avoids a division by 0 if all of them are 0
         weights = -torch.log1p(-unit[:, 1:]) + 1e-6
-        return augment.mix(images, weights / weights.sum(1, keepdim=True), unit[:, 0] < self.p)
+        return augment.mix(images, weights / weights.sum(1, keepdim=True))
 
 
 @dataclass(frozen=True)
