@@ -39,7 +39,7 @@ MAY = {
         *("runs", "training", "evaluation", "analysis"),
     },
     "reporting": {*CORE, "data", "papers", "recipe", "runs", "training", "evaluation", "reporting"},
-    "launch": {*LOW, "data", "recipe", "runs", "training", "launch"},
+    "launch": {*LOW, "data", "evaluation", "recipe", "runs", "training", "launch"},
     "reproduction": {
         *(*CORE, "data", "papers", "recipe", "runs", "training"),
         *("evaluation", "analysis", "launch", "reporting", "reproduction"),
