@@ -52,6 +52,15 @@ def shared(tmp_path_factory):
     return home
 
 
+@pytest.fixture
+def ray():
+    """Ray on this machine. All commands use one connection, and so the same workers."""
+    module = importlib.import_module("ray")
+    module.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    module.shutdown()
+
+
 def missing(code):
     """Return the optional packages that a piece of code imports and that are not installed."""
     wanted = imported(code) & set(OPTIONAL)
@@ -60,8 +69,10 @@ def missing(code):
 
 @pytest.mark.xdist_group("snippets")
 @pytest.mark.parametrize("path", [marked(path) for path in WITH_SNIPPETS])
-def test_commands_and_code_run(path, shared, tmp_path, monkeypatch):
+def test_commands_and_code_run(path, shared, tmp_path, monkeypatch, request):
     world = World(tmp_path, shared, monkeypatch, path.name)
+    if str(path.relative_to(ROOT)) in CLUSTER:
+        request.getfixturevalue("ray")
     skipped = set()
     for snippet in snippets(path):
         place = f"{path.name}:{snippet.line}"

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.xdist_group("ra
 
 VARY = {"method.tau": [0.1, 0.3]}
 SET = {
-    "train.epochs": 4,
+    "train.epochs": 3,
     "train.batch": 128,
     "backbone.name": "resnet10-slim",
     "train.checkpoint_steps": 5,
@@ -118,6 +118,17 @@ def test_failures_are_named_and_the_others_are_performed(nodes, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
+def test_pack_over_nodes_writes_the_bytes_of_one_process(nodes, tmp_path):
+    antipode.pack("digits", tmp_path / "one", size=6, progress=False)
+    antipode.pack("digits", tmp_path / "all", size=6, progress=False, on="ray")
+    one, spread = (
+        {file.relative_to(home): file.read_bytes() for file in home.rglob("*.*")}
+        for home in (tmp_path / "one", tmp_path / "all")
+    )
+    assert one == spread and len(one) > 5
+    assert {file.name for file in tmp_path.iterdir()} == {"one", "all"}
+
+
 def is_training(node):
     """Return whether a worker of a node performs a task."""
     [raylet] = node.all_processes["raylet"]
@@ -157,10 +168,9 @@ def test_a_sweep_that_loses_a_node_has_the_results_of_a_local_one(nodes, tmp_pat
     assert results(tmp_path / "ray") == (rows, weights) and len(weights) == 4
 
 
-def test_embed_and_pack_over_nodes_equal_one_process(nodes, tmp_path, monkeypatch):
-    cluster, _, address = nodes
-    ray.shutdown()  # the commands connect by themselves
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+def test_embed_over_the_nodes_of_an_address_equals_one_process(nodes, tmp_path, monkeypatch):
+    *_, address = nodes
+    ray.shutdown()  # the command connects by itself
     monkeypatch.setattr(ray_data, "LEAST", 1)
     monkeypatch.setattr(ray_data, "PER_SLOT", 1)
     antipode.embed("random:resnet10-slim", "digits", tmp_path / "one.npz")
@@ -168,11 +178,5 @@ def test_embed_and_pack_over_nodes_equal_one_process(nodes, tmp_path, monkeypatc
     with np.load(tmp_path / "one.npz") as one, np.load(tmp_path / "all.npz") as spread:
         assert sorted(one) == sorted(spread)
         assert all((one[key] == spread[key]).all() for key in one)
-    antipode.pack("digits", tmp_path / "one", size=6, progress=False)
-    antipode.pack("digits", tmp_path / "all", size=6, progress=False, on="ray")
-    one, spread = (
-        {file.relative_to(home): file.read_bytes() for file in home.rglob("*.*")}
-        for home in (tmp_path / "one", tmp_path / "all")
-    )
-    assert one == spread and len(one) > 5
-    assert {file.name for file in tmp_path.iterdir()} == {"one", "all", "one.npz", "all.npz"}
+    assert {file.name for file in tmp_path.iterdir()} == {"one.npz", "all.npz"}
+    assert not ray.is_initialized()
