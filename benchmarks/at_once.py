@@ -60,13 +60,14 @@ SOON = 0.3  # seconds between a command and the common start
 
 @dataclass(frozen=True)
 class Kind:
-    """What is trained: the batch size, whether deterministic, where, and further settings."""
+    """What is trained, and how many steps before the clock starts."""
 
     batch: int
     deterministic: bool = False
     device: str = "cuda"
     images: int = 50_000
     settings: tuple[str, ...] = ()
+    warm: int = WARM
 
     def overrides(self, seed: int) -> dict[str, Any]:
         """Return the values of the recipe."""
@@ -151,7 +152,7 @@ class Trainings:
         self.splits: Splits | None = None
         self.runs: list[Training] = []
 
-    def prepare(self, kind: Kind, seeds: Sequence[int], steps: int = WARM) -> str:
+    def prepare(self, kind: Kind, seeds: Sequence[int]) -> str:
         """Build runs and take their first steps, one run after the other."""
         # each learner counts as one more version of the compiled functions
         torch._dynamo.config.recompile_limit = 128
@@ -161,7 +162,7 @@ class Trainings:
         self.runs = []
         for seed in seeds:
             run = Training(kind, seed, self.splits, self.folder / f"{kind.batch}-{seed}")
-            for _ in range(steps):
+            for _ in range(kind.warm):
                 run.step()
             run.wait()
             self.runs.append(run)
@@ -288,7 +289,7 @@ def same_bits(processes: Crew, streams: Crew, kind: Kind, count: int, steps: int
         "at_once": count,
         "compared": compared,
         "distinct": len({*at_once, *in_turn}) == count,
-        "steps": WARM + steps,
+        "steps": kind.warm + steps,
         "processes": at_once[:compared] == alone,
         "streams": in_turn[:compared] == alone,
     }
@@ -304,12 +305,13 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=8, help="runs at once")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--steps", type=int, default=100, help="steps that are compared")
+    parser.add_argument("--warm", type=int, default=WARM, help="steps before the clock starts")
     parser.add_argument("--images", type=int, default=50_000, help="made-up images")
     parser.add_argument("--set", nargs="*", default=[], help="settings of the recipe")
     args = parser.parse_args()
     begun = time.monotonic()
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # of each process
-    common = (args.device, args.images, tuple(args.set))
+    common = (args.device, args.images, tuple(args.set), args.warm)
     kinds = [Kind(batch, False, *common) for batch in args.batches]
     counts = [[count for count in AT_ONCE[one.batch] if count <= args.most] for one in kinds]
     result: dict[str, Any] = {"recipe": RECIPE, **surroundings("torch"), "rows": []}

@@ -60,6 +60,15 @@ def shared(tmp_path_factory):
     return home
 
 
+@pytest.fixture
+def ray():
+    """Ray on this machine. All commands use one connection, and so the same workers."""
+    module = importlib.import_module("ray")
+    module.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    module.shutdown()
+
+
 def absent(name):
     """Return whether a package is not installed."""
     return importlib.util.find_spec(name) is None
@@ -72,8 +81,10 @@ def missing(code):
 
 @pytest.mark.xdist_group("snippets")
 @pytest.mark.parametrize("path", [marked(path) for path in WITH_SNIPPETS])
-def test_commands_and_code_run(path, shared, tmp_path, monkeypatch):
+def test_commands_and_code_run(path, shared, tmp_path, monkeypatch, request):
     world = World(tmp_path, shared, monkeypatch, path.name)
+    if str(path.relative_to(ROOT)) in CLUSTER:
+        request.getfixturevalue("ray")
     skipped = set()
     for snippet in snippets(path):
         place = f"{path.name}:{snippet.line}"

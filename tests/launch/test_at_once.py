@@ -10,7 +10,7 @@ import pytest
 from antipode.training.loop import unchanged
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-TINY = ("backbone.name=resnet10-slim",)
+TINY = ("backbone.name=resnet10-slim", "views.size=16")
 
 
 @pytest.fixture
@@ -24,13 +24,13 @@ def at_once(monkeypatch):
 
 
 def test_runs_that_take_turns_in_one_process_have_the_bits_of_solo_runs(at_once, tmp_path):
-    kind = at_once.Kind(8, True, "cpu", 64, TINY)
+    kind = at_once.Kind(8, True, "cpu", 64, TINY, 1)
     trainings = at_once.Trainings(tmp_path)
-    trainings.prepare(kind, (0, 1), 1)
+    trainings.prepare(kind, (0, 1))
     in_turn = trainings.together(2)
     alone = []
     for seed in (0, 1):
-        trainings.prepare(kind, (seed,), 1)
+        trainings.prepare(kind, (seed,))
         alone += trainings.together(2)
     assert in_turn == alone and len(set(alone)) == 2
 
@@ -38,7 +38,8 @@ def test_runs_that_take_turns_in_one_process_have_the_bits_of_solo_runs(at_once,
 @pytest.mark.slow
 def test_both_ways_are_measured_side_by_side(tmp_path):
     words = ["--device", "cpu", "--batches", "32", "--most", "2", "--images", "256"]
-    words += ["--seconds", "0.3", "--steps", "3", "--out", str(tmp_path / "a.json"), "--set", *TINY]
+    words += ["--seconds", "0.3", "--steps", "2", "--warm", "1", "--set", *TINY]
+    words += ["--out", str(tmp_path / "a.json")]
     script = str(BENCHMARKS / "at_once.py")
     subprocess.run([sys.executable, script, *words], check=True, stdout=subprocess.DEVNULL)
     found = json.loads((tmp_path / "a.json").read_text())

@@ -5,6 +5,7 @@ test_ray_cluster.py has the tests on a real cluster.
 """
 
 import os
+import signal
 import sys
 from functools import partial
 from itertools import pairwise
@@ -20,7 +21,7 @@ from antipode import dist
 from antipode.launch import ray_cluster, ray_data
 from antipode.launch.place import Resources
 from antipode.launch.ray_cluster import Attempt, perform, perform_on_ray, work
-from antipode.launch.ray_connect import GB, Cluster, Needs, check, needs
+from antipode.launch.ray_connect import GB, Cluster, Needs, check, connected, needs
 from antipode.launch.task import Task
 from tests.launch.test_local import note, tasks_of
 
@@ -189,6 +190,52 @@ def test_without_ray_one_sentence_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"pip install 'antipode\[ray\]'"):
         perform_on_ray(tasks_of(tmp_path, "a"), resources=Resources())
+
+
+class Module:
+    """Stand for the module ray, and note how it is used."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.given = {}
+        self.ended = False
+
+    def is_initialized(self):
+        return False
+
+    def init(self, **given):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray replaces the handler
+        self.given = given
+        if self.error:
+            raise self.error
+
+    def shutdown(self):
+        self.ended = True
+
+
+@pytest.mark.parametrize(
+    ("address", "variable", "expected"),
+    [("", "", "local"), ("", "head:6379", None), ("ray://head:1", "", "ray://head:1")],
+)
+def test_a_cluster_is_started_only_if_none_is_named(monkeypatch, address, variable, expected):
+    module = Module()
+    monkeypatch.setitem(sys.modules, "ray", module)
+    monkeypatch.setenv("RAY_ADDRESS", variable)
+    handler = signal.getsignal(signal.SIGTERM)
+    with connected(address, True) as cluster:
+        assert cluster.own == (expected == "local") and not module.ended
+        assert module.given.get("address") == expected and module.given["log_to_driver"] is False
+        assert signal.getsignal(signal.SIGTERM) is handler
+    assert module.ended
+
+
+def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch):
+    module = Module(ConnectionError("timed\nout"))
+    monkeypatch.setitem(sys.modules, "ray", module)
+    sentence = r"cannot connect to the Ray cluster ray://head:1 \(timed out\)"
+    with pytest.raises(ValueError, match=sentence), connected("ray://head:1", True):
+        pass
+    assert module.ended
 
 
 @pytest.mark.parametrize(

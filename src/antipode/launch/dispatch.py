@@ -37,7 +37,9 @@ def perform(
     if place.kind == "slurm":
         return perform_on_slurm(tasks, resources=resources, device=device, quiet=quiet)
     if place.kind == "ray":
-        return perform_on_ray(tasks, address=place.address, resources=resources, quiet=quiet)
+        return perform_on_ray(
+            tasks, address=place.address, resources=resources, device=device, quiet=quiet
+        )
     return local.perform(tasks, at_once=at_once, device=device, quiet=quiet, guess=guess)
 
 

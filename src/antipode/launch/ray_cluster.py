@@ -14,7 +14,7 @@ import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,12 @@ class Attempt:
 
 
 def perform_on_ray(
-    tasks: Sequence[Task], *, address: str = "", resources: Resources, quiet: bool = False
+    tasks: Sequence[Task],
+    *,
+    address: str = "",
+    resources: Resources,
+    device: str = "auto",
+    quiet: bool = False,
 ) -> dict[Path, str]:
     """Perform tasks on a Ray cluster; return the folders of those that failed, with a sentence.
 
@@ -75,9 +80,12 @@ def perform_on_ray(
         address: of a running cluster, such as ray://HOST:PORT. Without one, Ray is started on this
             machine for the time of the tasks, unless the variable RAY_ADDRESS names a cluster.
         resources: what each task gets.
+        device: the device that they use. On a CPU they get no GPU by default.
         quiet: whether to print nothing.
     """
     check(resources)
+    if device == "cpu" and resources.gpus is None:
+        resources = replace(resources, gpus=0)
     if not tasks:
         return {}
     with connected(address, quiet) as cluster:

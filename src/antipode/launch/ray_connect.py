@@ -127,8 +127,10 @@ def connected(address: str, quiet: bool) -> Iterator[Cluster]:
     own = not address and not os.environ.get("RAY_ADDRESS")
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        _connect(ray, address, own, quiet)
-        _take_back(handler)
+        try:
+            _connect(ray, address, own, quiet)
+        finally:
+            _take_back(handler)
         yield Cluster(ray, own)
     finally:
         ray.shutdown()
@@ -146,7 +148,8 @@ def _connect(ray: Any, address: str, own: bool, quiet: bool) -> None:
         ray.init(**arguments)
     except (OSError, RuntimeError, ValueError, TimeoutError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        what = "start Ray on this machine" if own else f"connect to the Ray cluster {address}"
+        named = address or os.environ.get("RAY_ADDRESS", "")
+        what = "start Ray on this machine" if own else f"connect to the Ray cluster {named}"
         raise ValueError(f"cannot {what} ({text[:300]})") from None
 
 
