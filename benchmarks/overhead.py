@@ -4,9 +4,9 @@
     python benchmarks/overhead.py --device cuda --images 50000 --recipe cifar10.simclr
     python benchmarks/overhead.py --device cuda --recipe "cifar10.adco method.bank=8192"
 
-Both sides take turns in one process, with the same network, precision and compilation. The bare
-step repeats forward pass, backward pass and optimiser on one batch of views that is already on the
-device. On a GPU it is captured as one CUDA graph.
+Both sides take turns in one process, with the same network, precision and compilation, and the
+share is the median over the turns. The bare step repeats forward pass, backward pass and optimiser
+on one batch of views that is already on the device. On a GPU it is captured as one CUDA graph.
 """
 
 import argparse
@@ -14,8 +14,9 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from antipode.threads import prepare
@@ -61,18 +62,11 @@ def warmed_up_batch(setup: Setup) -> Batch:
     return batch
 
 
-def bare_step_seconds(setup: Setup, steps: int) -> float:
-    """Return the seconds of one step on a fixed batch."""
+def bare_step(setup: Setup) -> Callable[[], object]:
+    """Return the step on a fixed batch."""
     batch = warmed_up_batch(setup)
     step: Callable[[], object] = lambda: setup.step(batch)  # noqa: E731
-    if setup.device.type == "cuda":
-        step = captured(step)
-    wait(setup.device)
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    wait(setup.device)
-    return (time.perf_counter() - start) / steps
+    return captured(step) if setup.device.type == "cuda" else step
 
 
 def captured(step: Callable[[], object]) -> Callable[[], object]:
@@ -88,43 +82,52 @@ def captured(step: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
-def loop_step_seconds(setup: Setup, steps: int, out: Path) -> float:
-    """Return the seconds of one step of the training loop, with records and after a warm-up."""
+def loop_steps(setup: Setup, out: Path) -> Iterator[None]:
+    """Take the steps of the training loop, with records, one for each call of `next`."""
     out.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(setup, RunFolder(out), Silent(), None)
-    start = 0.0
-    for count, (step, epoch, rates, result, norm) in enumerate(setup.run(0), start=1):
+    for step, epoch, rates, result, norm in setup.run(0):
         recorder.note(step, epoch, rates, result, norm)
-        if count == WARM_UP:
-            wait(setup.device)
-            start = time.perf_counter()
-        if count == WARM_UP + steps:
-            break
-    wait(setup.device)
-    return (time.perf_counter() - start) / steps
+        yield
+
+
+def seconds(step: Callable[[], object], count: int, device: torch.device) -> float:
+    """Return the seconds of one step, from `count` of them."""
+    wait(device)
+    start = time.perf_counter()
+    for _ in range(count):
+        step()
+    wait(device)
+    return (time.perf_counter() - start) / count
 
 
 def compare(name: str, recipe: Recipe, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the best of some rounds of both sides, in milliseconds per step."""
+    """Return the times of both sides in milliseconds per step, and the share of the bare speed.
+
+    Both are medians over rounds. The two sides of a round directly follow each other, so that a
+    machine whose speed changes affects both.
+    """
     splits = random_images(args.images, recipe.views.size)
-    bare = float("inf")
-    loop = float("inf")
+    torch.compiler.reset()
+    setup = build(recipe, splits)
+    if args.device == "cuda":
+        setup.step.compile()
+    bare = bare_step(setup)
+    loop = loop_steps(build(recipe, splits), args.out.with_suffix(""))
+    for _ in range(WARM_UP):
+        next(loop)
+    rounds = []
     for _ in range(args.rounds):
-        torch.compiler.reset()
-        setup = build(recipe, splits)
-        if args.device == "cuda":
-            setup.step.compile()
-        bare = min(bare, bare_step_seconds(setup, args.steps))
-        torch.compiler.reset()
-        setup = build(recipe, splits)
-        loop = min(loop, loop_step_seconds(setup, args.steps, args.out.with_suffix("")))
+        fixed = seconds(bare, args.steps, setup.device)
+        rounds.append((fixed, seconds(lambda: next(loop), args.steps, setup.device)))
+    whole = median(one for _, one in rounds)
     return {
         "recipe": name,
         "batch": recipe.train.batch,
-        "bare": bare * 1e3,
-        "whole": loop * 1e3,
-        "share": bare / loop,
-        "images_per_second": recipe.train.batch / loop,
+        "bare": median(one for one, _ in rounds) * 1e3,
+        "whole": whole * 1e3,
+        "share": median(fixed / one for fixed, one in rounds),
+        "images_per_second": recipe.train.batch / whole,
     }
 
 
@@ -140,8 +143,8 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--images", type=int, default=5000, help="size of the random data set")
-    parser.add_argument("--steps", type=int, default=40, help="steps of one measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the best counts")
+    parser.add_argument("--steps", type=int, default=10, help="steps of each side in a round")
+    parser.add_argument("--rounds", type=int, default=12, help="rounds, of which the median counts")
     parser.add_argument(
         "--out", type=Path, default=Path("overhead.json"), help="the JSON file to write"
     )
