@@ -221,7 +221,7 @@ class Crew:
     def __exit__(self, *error: object) -> None:
         for process, commands in self.members:
             commands.close()
-            process.join(20)
+            process.join(0 if error[0] else 20)
             if process.is_alive():
                 process.kill()
 
