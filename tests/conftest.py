@@ -38,6 +38,7 @@ def few_landmarks():
     """Let t-SNE place few images in the maps of reports, which takes most of their time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("antipode.reporting.embedding_map.LANDMARKS", 100)
+        patch.setattr("antipode.evaluation.layout.LANDMARKS", 100)
         yield
 
 
