@@ -191,7 +191,7 @@ def test_examples_run(example, tmp_path):
     missing = sorted(name for name in wanted if importlib.util.find_spec(name) is None)
     if missing:
         pytest.skip(f"{example.name} needs {', '.join(missing)}: pip install '.[examples]'")
-    words = {"demo": ["--out", tmp_path / "demo"], "own_loop": ["--data", "digits"]}
+    words = {"demo": ["--out", tmp_path / "demo"]}
     process = run_script(example, "--quick", *words.get(example.stem, []))
     assert process.returncode == 0, process.stderr
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import Dataset
 
+import antipode
 from antipode import api
 from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Decoded, grey_to_rgb
@@ -353,7 +354,7 @@ def photos(root, count=12):
 
 
 def test_embedded_features_come_back_to_the_bit(slim, tmp_path):
-    features = api.embed(slim, Noise(10), out=tmp_path / "f.npz")
+    features = antipode.embed(slim, Noise(10), out=tmp_path / "f.npz")
     with np.load(tmp_path / "f.npz", allow_pickle=False) as content:
         assert set(content) == {"x", "y", "split"}
         assert np.array_equal(content["x"], features.x.numpy()) and np.array_equal(
@@ -363,14 +364,14 @@ def test_embedded_features_come_back_to_the_bit(slim, tmp_path):
 
 
 def test_a_file_changes_nothing_of_what_is_returned(slim, tmp_path):
-    with_file = api.embed(slim, Noise(5), out=tmp_path / "f.npz")
-    without = api.embed(slim, Noise(5))
+    with_file = antipode.embed(slim, Noise(5), out=tmp_path / "f.npz")
+    without = antipode.embed(slim, Noise(5))
     assert torch.equal(with_file.x, without.x) and torch.equal(with_file.y, without.y)
 
 
 def test_images_with_names_are_written_with_them(slim, tmp_path):
     data = photos(tmp_path / "photos")
-    features = api.embed(slim, data, out=tmp_path / "f.npz")
+    features = antipode.embed(slim, data, out=tmp_path / "f.npz")
     with np.load(tmp_path / "f.npz", allow_pickle=False) as content:
         rows = list(zip(content["names"], content["y"], strict=True))
         assert sorted(name for name, _ in rows) == sorted(
@@ -395,25 +396,25 @@ def test_the_name_of_a_broken_image_is_that_of_what_took_its_place():
 def test_parquet_without_pyarrow_is_a_sentence_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"pip install 'antipode\[data\]'"):
-        api.embed(tmp_path / "no run", Noise(3), out=tmp_path / "f.parquet")
+        antipode.embed(tmp_path / "no run", Noise(3), out=tmp_path / "f.parquet")
 
 
 @pytest.mark.parametrize("name", ["f.csv", "f", "folder.npz"])
 def test_features_go_into_two_kinds_of_files(tmp_path, name):
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(ValueError, match=r"features are written to \*.npz or \*.parquet files"):
-        api.embed(tmp_path / "no run", Noise(3), out=tmp_path / name)
+        antipode.embed(tmp_path / "no run", Noise(3), out=tmp_path / name)
 
 
 def test_images_of_other_channels_are_a_sentence(slim):
     with pytest.raises(ValueError, match=r"takes images of 3 channels, but .* has 5 channels"):
-        api.embed(slim, Noise(3, channels=5))
+        antipode.embed(slim, Noise(3, channels=5))
 
 
 def test_grey_images_are_seen_as_colour_by_a_network_that_takes_three_channels(slim, tmp_path):
     """This holds for images in memory and for images that are decoded from files."""
     grey = load("digits")
-    features = api.embed(slim, "digits").x
+    features = antipode.embed(slim, "digits").x
     (images,) = slim.eval_view(grey)(grey.train.images[:4].repeat(1, 3, 1, 1))
     with torch.no_grad():
         expected = api.load_backbone(slim)(images)

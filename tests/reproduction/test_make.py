@@ -20,7 +20,7 @@ from antipode.evaluation.score import Result
 from antipode.launch.task import duration
 from antipode.nets.weights import read
 from antipode.recipe.resolve import resolve
-from antipode.reproduction import make, measure, picture, present, scenes
+from antipode.reproduction import make, measure, picture, present, ready, scenes
 from antipode.reproduction.catalog import items
 from antipode.reproduction.collect import over_epochs, points
 from antipode.reproduction.item import (
@@ -350,7 +350,7 @@ def test_a_data_set_that_is_not_there_is_said_before_anything_trains(capsys, mon
     assert "dcl.table3 at scale small needs cifar10" in err and "ANTIPODE_DATA" in err
     assert err.count("\n") == 1 and not (tmp_path / "o").exists()
     # the weights of the supervised network would be downloaded
-    monkeypatch.setattr(make, "opened", lambda *_, **__: SimpleNamespace(backbone=lambda: None))
+    monkeypatch.setattr(ready, "opened", lambda *_, **__: SimpleNamespace(backbone=lambda: None))
     status, _, err = run(
         capsys, "reproduce", "eqco.table8", "--scale", "paper", "--root", str(tmp_path)
     )
@@ -428,7 +428,7 @@ def test_a_protocol_with_a_data_set_of_its_own_is_found_and_not_run_again(monkey
 
 def test_a_library_that_is_not_there_is_said_before_anything_trains(monkeypatch, tmp_path):
     monkeypatch.setattr(
-        make, "library", lambda: (_ for _ in ()).throw(ValueError("needs pycocotools"))
+        ready, "library", lambda: (_ for _ in ()).throw(ValueError("needs pycocotools"))
     )
     monkeypatch.setattr(make, "pretrain_recipe", refuse)
     with pytest.raises(ValueError, match="pycocotools"):

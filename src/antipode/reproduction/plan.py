@@ -35,6 +35,8 @@ NEW_KEYS: dict[str, Any] = {
     "backbone.freeze_patches": False,
     "train.negatives": "part",
     "data.labels": "folders",
+    "data.decoder": "auto",
+    "data.reduced_decode": False,
 }
 
 # Floating-point operations of a forward pass of ResNet-50 at 224 pixels, as `forward` counts them:
