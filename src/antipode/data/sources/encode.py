@@ -5,7 +5,6 @@ import io
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms.v2 import functional as F
 
 from antipode.data.sources.source import Decoded, Skip, Source
 
@@ -28,12 +27,21 @@ def encode(source: Source, size: int | None, quality: int | None, at: int) -> St
         else:
             image = source.take(torch.tensor([at]))[0][0].cpu()
         if size is not None and min(image.shape[1:]) > size:
-            image = F.resize(image, [size], antialias=True)
+            image = _resized(image, size)
         if quality is not None:
             return _jpeg_bytes(image, quality), 0, 0
         return _pixel_bytes(image), *image.shape[1:]
     except (ValueError, OSError) as error:
         return Skip(name_of(source, at), str(error))
+
+
+def _resized(image: Tensor, size: int) -> Tensor:
+    """Return an image (C,H,W) whose shorter side has `size` pixels."""
+    # imported here, because it takes longer than the rest of a command that packs nothing
+    from torchvision.transforms.v2 import functional as F  # noqa: PLC0415
+
+    resized: Tensor = F.resize(image, [size], antialias=True)
+    return resized
 
 
 def _pixel_bytes(image: Tensor) -> bytes:
