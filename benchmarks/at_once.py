@@ -36,7 +36,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-import torch._dynamo
 
 from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Memory
@@ -154,9 +153,11 @@ class Trainings:
 
     def prepare(self, kind: Kind, seeds: Sequence[int]) -> str:
         """Build runs and take their first steps, one run after the other."""
-        # each learner counts as one more version of the compiled functions
-        torch._dynamo.config.recompile_limit = 128
-        torch._dynamo.config.accumulated_recompile_limit = 1024
+        if kind.device == "cuda":  # each learner may be one more version of a compiled function
+            import torch._dynamo as compiler
+
+            compiler.config.recompile_limit = 128
+            compiler.config.accumulated_recompile_limit = 1024
         torch.use_deterministic_algorithms(False)  # `build` only switches it on
         self.splits = self.splits or cifar_images(kind.images)
         self.runs = []
