@@ -28,7 +28,8 @@ from antipode.recipe.resolve import resolve
 from antipode.training.build import build
 from antipode.training.graph import Slower
 from machine import surroundings
-from overhead import loop_step_seconds, random_images
+from overhead import WARM_UP, loop_steps, random_images
+from overhead import seconds as seconds_of
 
 RECIPES = [
     "cifar10.simclr",
@@ -54,7 +55,10 @@ def seconds(recipe: Recipe, grouped: bool, args: argparse.Namespace) -> float:
             stored = round(recipe.views.size * 8 / 7)  # 256 px for views of 224
             count = max(args.images if recipe.views.size < 64 else 2048, 4 * recipe.train.batch)
             setup = build(recipe, random_images(count, stored))
-            return loop_step_seconds(setup, args.steps, Path(folder) / "run")
+            loop = loop_steps(setup, Path(folder) / "run")
+            for _ in range(WARM_UP):
+                next(loop)
+            return seconds_of(lambda: next(loop), args.steps, setup.device)
         finally:
             if grouped:
                 process.destroy_process_group()
