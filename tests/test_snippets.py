@@ -49,7 +49,7 @@ def marked(path):
     if name in CLUSTER:
         absent = importlib.util.find_spec(CLUSTER[name]) is None
         reason = f"needs the extra {CLUSTER[name]}"
-        marks += [pytest.mark.cluster, pytest.mark.skipif(absent, reason=reason)]
+        marks += [pytest.mark.skipif(absent, reason=reason)]
     return pytest.param(path, id=name, marks=marks)
 
 

@@ -58,3 +58,12 @@ def test_a_folder_is_trained_on_and_scored(photos, tmp_path):
     cpu = antipode.evaluate(run, "retrieval", device="cpu")["retrieval"]
     assert score["retrieval"].n == cpu.n == 48
     assert score["retrieval"].value == pytest.approx(cpu.value, abs=6)  # of 96 views
+
+
+def test_a_backbone_is_fine_tuned(photos, tmp_path):
+    """A run is stored with plain memory layout; the GPU trains with channels in the last place."""
+    values = {"train.epochs": 1, "train.batch": 32, "views.size": 32, "data.labels": "folders"}
+    given = {"method": "simclr", "data": f"folder:{photos}", "backbone": "resnet18"}
+    run = antipode.pretrain(**given, out=tmp_path / "run", overrides=values, quiet=True)
+    model = antipode.finetune(run, f"folder:{photos}", tmp_path / "model", epochs=8, quiet=True)
+    assert model.score.value > 80

@@ -292,3 +292,24 @@ def test_the_protocol_uses_the_same_code(monkeypatch):
     assert result.more["balanced"] == result.value  # all classes have as many test images
     assert result.settings["epochs"] == 5 and result.settings["backbone"] == "fine-tuned"
     assert known("finetune").run is finetune.run
+
+
+def test_optimisers_are_made_for_the_final_memory_layout_of_the_network(monkeypatch):
+    """Fused optimisers refuse a weight whose layout changed after their state was made."""
+    layouts = []
+    plain = tuning.optim.make
+
+    def on_gpu(net, device):  # what a GPU does with the layout
+        return net.train().to(memory_format=torch.channels_last)
+
+    def seen(weights, **settings):
+        layouts.append([weight.stride() for weight in weights])
+        return plain(weights, **settings)
+
+    monkeypatch.setattr(tuning, "_trainable", on_gpu)
+    monkeypatch.setattr(tuning.optim, "make", seen)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    tuned = tune(task(backbone=net), replace(QUICK, epochs=1))
+    assert [weight.stride() for weight in tuned.backbone.parameters()] in layouts
+    assert tuned.backbone[0].weight.is_contiguous(memory_format=torch.channels_last)

@@ -24,7 +24,7 @@ from tests.launch.test_local import note
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
-pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 VARY = {"method.tau": [0.1, 0.3]}
 SET = {
@@ -106,6 +106,7 @@ def test_ctrl_c_lets_tasks_keep_their_last_step(nodes, tmp_path):
     assert len(names) == 6 and names[1::2] == [name.replace("begun", "kept") for name in names[::2]]
 
 
+@pytest.mark.cluster
 def test_failures_are_named_and_the_others_are_performed(nodes, tmp_path):
     tasks = [
         Task(text, tmp_path / text, partial(note, tmp_path, text)) for text in ("a", "wrong", "bug")
@@ -147,6 +148,7 @@ def all_have_checkpoints(out):
     return bool(open_) and all((run / "checkpoints" / "last.pt").exists() for run in open_)
 
 
+@pytest.mark.cluster
 def test_a_sweep_that_loses_a_node_has_the_results_of_a_local_one(nodes, tmp_path, capfd):
     cluster, others, _ = nodes
     sweep(tmp_path / "local", quiet=True)

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from antipode import api, dist
+from antipode.nets.norm import BatchNorm
 from antipode.recipe.resolve import resolve
 from antipode.runs.folder import RunFolder
 from antipode.training import graph, health, step
@@ -416,3 +417,51 @@ def test_a_step_is_captured_only_after_the_compiler_saw_it_as_it_will_stay(monke
             break
     assert order[0] is True
     assert order[-graph.WARM - 1 :] == [False] * graph.WARM + ["capture"]
+
+
+def saved_for_backward(net, x, wrap):
+    """Return the types of the large tensors that a compiled network saves for its backward pass."""
+    from functorch.compile import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor.decomposition import decompositions
+
+    saved = []
+
+    def keep(graph_module, inputs):
+        [output] = [node for node in graph_module.graph.nodes if node.op == "output"]
+        values = [node.meta["val"] for node in output.args[0] if node is not None]
+        saved.append([value.dtype for value in values if value.numel() >= x.numel()])
+        return graph_module.forward
+
+    backend = aot_autograd(
+        fw_compiler=keep,
+        bw_compiler=lambda graph_module, inputs: graph_module.forward,
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions,
+    )
+    wrap(torch.compile(net, backend=backend, fullgraph=True))(x)
+    return saved[0]
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_batch_norm_over_ranks_saves_no_float32_activations(tmp_path):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = BatchNorm(8)
+
+        def forward(self, x):
+            return torch.relu(self.norm(x.sin())).float().mean()
+
+    x = torch.randn(16, 8, 6, 6, dtype=torch.bfloat16, requires_grad=True)
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        plain = saved_for_backward(Net(), x, wrap=lambda fast: fast)
+        torch.compiler.reset()
+        ours = saved_for_backward(Net(), x, wrap=graph.with_half_precision_saved)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert torch.float32 in plain  # what the setting is for
+    assert torch.float32 not in ours and torch.bfloat16 in ours

@@ -23,6 +23,7 @@ from antipode.data.sources.source import Skip
 # decodes files uint8 (L,) in host memory to images uint8 (3,H,W) on a device
 Decode = Callable[[list[Tensor]], list[Tensor]]
 SETS = 3  # batches that may exist on the device: one in use, one ready, one being made
+THREAD = "decoding on the device"
 PIXELS = 1 << 29  # bytes of decoded images that exist at once, about
 
 
@@ -63,7 +64,7 @@ class DeviceCrops:
         """Yield the batches of all steps, and the failures of each to `source`."""
         for turn in range(SETS):
             self.free.put(turn)
-        thread = threading.Thread(target=self._work, args=(chunks,), daemon=True)
+        thread = threading.Thread(target=self._work, args=(chunks,), name=THREAD, daemon=True)
         thread.start()
         try:
             while (item := self.ready.get()) is not None:

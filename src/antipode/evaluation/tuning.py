@@ -117,9 +117,10 @@ def _train(
     assert source.labels is not None
     labels = source.labels.to(task.device)
     centre, scale = statistics
+    # before the optimisers, whose state has the memory layout of the weights
+    features = partial(embed, net) if tuning.lr is None else _trainable(net, task.device)
     moves = _moves(tuning, net, heads)
     weights = [*heads.parameters(), *([] if tuning.lr is None else net.parameters())]
-    features = partial(embed, net) if tuning.lr is None else _trainable(net, task.device)
 
     def learn(view: Tensor, image_ids: Tensor) -> Tensor:
         for optimiser, _ in moves:

@@ -126,7 +126,24 @@ def compiled(plain: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 def compile_graph(plain: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function as one graph, with the options that torch 2.11 needs."""
-    return torch.compile(plain, fullgraph=True, dynamic=False, options=_options())
+    fast = torch.compile(plain, fullgraph=True, dynamic=False, options=_options())
+    return with_half_precision_saved(fast) if dist.active() else fast
+
+
+def with_half_precision_saved(fast: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a compiled function save the bfloat16 inputs of batch norm for the backward pass.
+
+    The statistics of batch norm are exchanged between ranks. The compiler does not want to compute
+    a tensor again if it was used on both sides of such an exchange. Without this setting it saves
+    the normalised activations in float32, which takes a third more time per layer.
+    """
+    from torch._functorch import config  # noqa: PLC0415  (slow to import)
+
+    def call(*arguments: Any) -> Any:
+        with config.patch(ban_recompute_used_far_apart=False):
+            return fast(*arguments)
+
+    return call
 
 
 def _options() -> dict[str, Any]:

@@ -186,11 +186,10 @@ def step_on_images(
     (I,C,H,W) lie on the device. The learning rates and the progress of training are buffers, so the
     whole step can be captured as one CUDA graph.
     """
-    render = compiled(views.apply, "the views") if compiles else views.apply
+    render, draw = _makers(views.apply, views, compiles)
 
     def make(image_ids: Tensor, key: Tensor) -> Batch:
-        draws = uniforms(key, image_ids, views)
-        return Batch(render(images.index_select(0, image_ids), draws), image_ids)
+        return Batch(render(images.index_select(0, image_ids), draw(key, image_ids)), image_ids)
 
     def run(image_ids: Tensor, key: Tensor) -> tuple[Output, Tensor]:
         return step.on_parts([partial(make, ids, key) for ids in image_ids.chunk(step.accumulate)])
@@ -206,10 +205,10 @@ def step_on_crops(
     The returned function takes image ids (N,), the ids (N,) and the key () of the random draws, and
     V crops uint8 (N,C,S,S) on the device.
     """
-    render = compiled(views.finish, "the views") if compiles else views.finish
+    render, draw = _makers(views.finish, views, compiles)
 
     def make(key: Tensor, image_ids: Tensor, planned_ids: Tensor, *crops: Tensor) -> Batch:
-        return Batch(render(list(crops), uniforms(key, planned_ids, views)), image_ids)
+        return Batch(render(list(crops), draw(key, planned_ids)), image_ids)
 
     def run(
         image_ids: Tensor, planned_ids: Tensor, key: Tensor, *crops: Tensor
@@ -218,6 +217,20 @@ def step_on_crops(
         return step.on_parts([partial(make, key, *part) for part in zip(*columns, strict=True)])
 
     return run
+
+
+def _makers(
+    render: Callable[..., list[Tensor]], views: Maker, compiles: bool
+) -> tuple[Callable[..., list[Tensor]], Callable[[Tensor, Tensor], Tensor]]:
+    """Return the function that makes views and the one that draws their numbers, compiled if asked.
+
+    The draws are compiled on their own. Otherwise the compiler would hash again for every pixel,
+    and without compilation a hash takes more than a hundred kernels.
+    """
+    draw = partial(uniforms, views=views)
+    if not compiles:
+        return render, draw
+    return compiled(render, "the views"), compiled(draw, "the random draws of the views")
 
 
 @torch.no_grad()
