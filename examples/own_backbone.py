@@ -43,7 +43,8 @@ class SmallNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(Block(3, 32, 2), Block(32, 64, 2), Block(64, 128, 2))
+        stem = nn.Conv2d(3, 32, 3, 2, 1, bias=False)
+        self.blocks = nn.Sequential(stem, Block(32, 32, 1), Block(32, 64, 2), Block(64, 128, 2))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features (N,128) of images (N,3,H,W)."""

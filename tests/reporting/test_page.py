@@ -91,7 +91,7 @@ def test_the_footer_says_whether_there_are_images(imageless, shown):
 def test_a_sentence_says_that_a_page_contains_images(images, tmp_path, capsys):
     path = run(tmp_path / "run", trained=False)  # without a backbone, only views are drawn
     antipode.report([path], images=images)
-    words = "report.html contains small copies of images of the data set; images=False leaves"
+    words = "contains small copies of images of the data set; a report with images=False has none"
     assert (words in capsys.readouterr().err) == images
 
 

@@ -465,3 +465,22 @@ def test_batch_norm_over_ranks_saves_no_float32_activations(tmp_path):
         torch.distributed.destroy_process_group()
     assert torch.float32 in plain  # what the setting is for
     assert torch.float32 not in ours and torch.bfloat16 in ours
+
+
+@pytest.mark.parametrize("channels", [3, 8])
+def test_a_network_that_crashes_a_cpu_in_channels_last_format_keeps_its_format(channels):
+    """A strided 1 x 1 convolution of an image corrupts the memory of the process on some CPUs."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Conv2d(3, channels, 3, padding=1)
+            self.shortcut = torch.nn.Conv2d(channels, 16, 1, stride=2)
+
+        def forward(self, x):
+            return self.shortcut(self.first(x)).mean((2, 3))
+
+    recipe = small_recipe("simclr", **{"train.channels_last": True})
+    net = build(recipe, small_splits(), Net()).learner.backbone
+    [weight] = [p for p in net.parameters() if p.shape[2:] == (3, 3)]
+    assert weight.is_contiguous() == (channels == 3)

@@ -71,7 +71,7 @@ def write(runs: Sequence[Run], out: Path | None = None, *, images: bool = True) 
         name = printable(file.name)
         print(
             f"{name} contains small copies of images of the data set; "
-            f"{option('images', False)} leaves them out",
+            f"a report with {option('images', False)} has none",
             file=sys.stderr,
         )
     return file

@@ -197,9 +197,22 @@ def _learner(
     learner.to(device)
     if double(recipe, device):
         learner.double()
-    if recipe.train.channels_last:
+    if recipe.train.channels_last and not (device.type == "cpu" and has_tiny_strides(learner)):
         learner.to(memory_format=torch.channels_last)
     return learner
+
+
+def has_tiny_strides(net: nn.Module) -> bool:
+    """Return True if a network has 1 x 1 convolutions with a stride and few input channels.
+
+    In channels-last format, their backward pass on a CPU with AVX2 writes outside of its memory
+    with fewer than 8 input channels (torch 2.15): the process crashes or never ends.
+    """
+    return any(
+        part.kernel_size == (1, 1) and part.stride != (1, 1) and part.in_channels < 8
+        for part in net.modules()
+        if isinstance(part, nn.Conv2d)
+    )
 
 
 def _warn_of_few_patches(recipe: Recipe, net: nn.Module) -> None:
