@@ -25,12 +25,12 @@ from typing import Any
 import torch
 
 import antipode
+import overhead
 from antipode.data.sources.catalog import load
 from antipode.nets.backbone import backbone
 from antipode.recipe.resolve import resolve
 from antipode.training.build import build
 from antipode.training.graph import Slower
-from overhead import bare_step_seconds
 
 IMAGES = 50_000  # train images of CIFAR-10
 WARM_UP = 50  # steps of lightly before the clock starts
@@ -69,7 +69,7 @@ def bare_step(name: str, values: dict[str, Any], steps: int) -> dict[str, float]
     recipe = resolve(name, overrides=values)
     setup = build(recipe, load("cifar10", recipe.data.root))
     setup.step.compile()
-    seconds = bare_step_seconds(setup, steps)
+    seconds = overhead.seconds(overhead.bare_step(setup), steps, setup.device)
     return {"ms": 1e3 * seconds, "memory_gib": torch.cuda.max_memory_allocated() / 2**30}
 
 
