@@ -106,7 +106,6 @@ def test_ctrl_c_lets_tasks_keep_their_last_step(nodes, tmp_path):
     assert len(names) == 6 and names[1::2] == [name.replace("begun", "kept") for name in names[::2]]
 
 
-@pytest.mark.cluster
 def test_failures_are_named_and_the_others_are_performed(nodes, tmp_path):
     tasks = [
         Task(text, tmp_path / text, partial(note, tmp_path, text)) for text in ("a", "wrong", "bug")
