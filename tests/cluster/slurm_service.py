@@ -50,6 +50,10 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8\n"
 
 
+class Unavailable(Exception):
+    """The services are installed but do not run on this machine."""
+
+
 def missing():
     """Return the programs that are not installed, and a reason if services cannot be started."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
@@ -115,9 +119,8 @@ def _munge(folder, environment, stack):
     process = _start(words, folder / "munged.out", environment, stack)
     end = time.monotonic() + 30
     while not (folder / "munge.socket").exists():
-        assert process.poll() is None and time.monotonic() < end, (
-            folder / "munged.out"
-        ).read_text()
+        if process.poll() is not None or time.monotonic() > end:
+            raise Unavailable(f"munged did not start: {(folder / 'munged.out').read_text()}")
         time.sleep(0.05)
 
 
@@ -157,4 +160,4 @@ def _wait_until_idle(folder, environment):
             return
         time.sleep(0.2)
     logs = "\n".join(f"{log}: {log.read_text()[-800:]}" for log in sorted(folder.glob("*.out")))
-    raise AssertionError(f"the nodes of SLURM are not ready: {states}\n{logs}")
+    raise Unavailable(f"the nodes of SLURM are not ready: {states}\n{logs}")

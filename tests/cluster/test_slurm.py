@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.cluster.slurm_service import missing, service
+from tests.cluster.slurm_service import Unavailable, missing, service
 
 REASON = missing() or ("" if find_spec("submitit") else "submitit is not installed")
 pytestmark = [
@@ -29,7 +30,11 @@ PATIENCE = 400  # seconds; a busy machine takes several times as long as an idle
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
     """The environment of a cluster with two nodes. Every process has one thread."""
-    with service(tmp_path_factory.mktemp("slurm")) as variables:
+    with ExitStack() as stack:
+        try:
+            variables = stack.enter_context(service(tmp_path_factory.mktemp("slurm")))
+        except Unavailable as error:
+            pytest.skip(f"no SLURM: {error}")
         yield {**os.environ, **variables, "OMP_NUM_THREADS": "1"}
 
 
