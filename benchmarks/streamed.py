@@ -304,7 +304,7 @@ def run(case: str, n: int, k: int, args: argparse.Namespace, end: float) -> dict
         try:
             late = time.monotonic() > end
             rows[side.name] = {"error": "skipped"} if late else measure(side, given, exact, args)
-        except Exception as error:  # the other sides go on
+        except Exception as error:  # the other sides are still measured
             rows[side.name] = {"error": first_line(error)}
         print(line(side.name, rows[side.name]), flush=True)
     return {"case": case, "queries": n, "negatives": k, "sides": rows}

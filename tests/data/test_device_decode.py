@@ -244,16 +244,12 @@ def test_the_kernel_on_a_gpu_cuts_the_crops_of_the_workers(photos, policy):
 
 @pytest.mark.gpu
 @on_gpu
-@pytest.mark.parametrize(("subsampling", "levels"), [(0, 2), (2, 10)])
-def test_nvjpeg_gives_nearly_the_pixels_of_the_host(subsampling, levels):
-    """The transform differs a little. The interpolation of subsampled colour differs more.
-
-    Colours change within a few pixels in these pictures, so the second bound is a loose one.
-    """
+def test_nvjpeg_gives_nearly_the_pixels_of_the_host(photos):
+    """The transform and the interpolation of colour differ, so most pixels agree to some levels."""
     decoder = device_decoder(torch.device("cuda"))
     assert decoder is not None
-    files = [jpeg(number, 90, 60, subsampling=subsampling) for number in range(20)]
+    files = [photos.read.encoded(index) for index in range(10, 30)]
     found = decoder([torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files])
     for image, data in zip(found, files, strict=True):
         gap = (image.cpu().int() - decode.decode(data).int()).abs().double()
-        assert image.shape == decode.decode(data).shape and gap.mean() < levels
+        assert image.shape == decode.decode(data).shape and gap.mean() < 3

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 import antipode
 from antipode.finetuning import predict as module
 from antipode.finetuning.predict import Predictions, write
+from antipode.runs import feature_table
 from tests.finetuning.pictures import COLOURS, flat, folder, picture
 
 
@@ -66,7 +67,7 @@ def test_without_pyarrow_one_sentence_says_so_before_any_work(monkeypatch, tmp_p
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(module, "import_module", missing)
+    monkeypatch.setattr(feature_table, "import_module", missing)
     with pytest.raises(ValueError, match=r"needs pyarrow \(pip install 'antipode\[data\]'\)"):
         antipode.predict(tmp_path / "nothing", "digits", tmp_path / "p.parquet")
 

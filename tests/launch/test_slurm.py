@@ -1,4 +1,4 @@
-"""SLURM jobs with fake commands: what is submitted, when, and what is said about the states."""
+"""SLURM jobs with fake commands: what is submitted, when, and how states are reported."""
 
 import json
 import os

@@ -4,9 +4,8 @@ import copy
 import csv
 import io
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from antipode.devices import pick_device
 from antipode.files import atomic_write
 from antipode.finetuning.model import Classifier, load_classifier
 from antipode.paths import absolute
+from antipode.runs.feature_table import import_arrow
 from antipode.runs.images import fitting
 
 SUFFIXES = (".csv", ".parquet")
@@ -130,7 +130,7 @@ def check(path: Path) -> None:
             f"predictions are written to *{' or *'.join(SUFFIXES)} files, not to {path.name!r}"
         )
     if path.suffix == ".parquet":
-        _arrow()
+        import_arrow("a .csv file")
 
 
 def write(path: Path, predictions: Predictions) -> None:
@@ -143,7 +143,7 @@ def write(path: Path, predictions: Predictions) -> None:
     header = [*COLUMNS, *map(_column, predictions.classes)]
     with atomic_write(path) as file:
         if path.suffix == ".parquet":
-            arrow, parquet = _arrow()
+            arrow, parquet = import_arrow("a .csv file")
             columns = [
                 predictions.names,
                 predictions.predicted,
@@ -172,14 +172,3 @@ def _write_csv(file: TextIO, header: list[str], predictions: Predictions) -> Non
 def _column(name: str) -> str:
     """Return the name of the column of a class, which must differ from the first columns."""
     return f"{name} (class)" if name in COLUMNS else name
-
-
-def _arrow() -> tuple[Any, Any]:
-    """Return the modules pyarrow and pyarrow.parquet, which are optional."""
-    try:
-        return import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError:
-        raise ValueError(
-            "a .parquet file needs pyarrow (pip install 'antipode[data]'); a .csv file needs "
-            "nothing else"
-        ) from None

@@ -216,7 +216,7 @@ class Watched:
     started: bool = False
 
     def error(self, queue: Mapping[str, Job] | None, patience: float) -> str | None:
-        """Return the sentence of a job that failed, empty if it succeeded, None if it goes on.
+        """Return the sentence of a job that failed, empty if it succeeded, None if it still runs.
 
         `patience` is how many seconds the outcome of a failed job may appear after its end.
         """

