@@ -10,7 +10,8 @@ from the cheapest to the most expensive item, then the other seeds of the headli
 finished if results/claims.jsonl or --out has a line with its name and with all of its measures. The
 name has a digest of the recipe, so a run whose recipe has changed since is trained again.
 
---jobs trains several runs at a time, each in its own process. The times of such runs cannot be
+--jobs trains several runs at a time, each in its own process, under NVIDIA's Multi-Process Service
+if that is installed. The times of such runs cannot be
 compared, so runs whose training steps are timed are left to a call with --jobs 1. The environment
 variable ANTIPODE_DATA names the folder with CIFAR-10.
 """
@@ -25,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,6 +35,7 @@ from typing import Any
 import torch
 
 from accuracy import facts
+from antipode.launch.mps import shared_gpu
 from antipode.reproduction.catalog import items
 from antipode.reproduction.collect import over_epochs, score_key
 from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Trial
@@ -322,7 +325,9 @@ def main() -> None:
         together = [run for run in todo if not (run.timed and args.jobs > 1)]
         if len(together) < len(todo):
             print(f"{len(todo) - len(together)} runs are timed and need --jobs 1", flush=True)
-        train_all(together, args.jobs, end, args.out)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        with shared_gpu(device) if args.jobs > 1 else nullcontext():
+            train_all(together, args.jobs, end, args.out)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -113,6 +113,29 @@ def test_blur_is_torchvisions(height, width, channels, taps, seed):
         torch.testing.assert_close(ours[i], theirs, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("axis", [2, 3])
+def test_both_ways_to_reflect_a_border_agree(axis):
+    images = torch.rand(2, 3, 9, 11)
+    by_index = augment.pad_by_index(images, 6, axis)
+    assert torch.equal(by_index, augment.pad_by_copies(images, 6, axis))
+    assert by_index.shape[axis] == images.shape[axis] + 12
+
+
+def test_a_gpu_blurs_with_the_other_way_to_reflect(monkeypatch):
+    images = torch.rand(3, 3, 16, 16)
+    sigma = torch.tensor([0.1, 1.0, 2.0])
+    expected = augment.blur(images, sigma, 7)
+    monkeypatch.setattr(augment, "pad_by_copies", augment.pad_by_index)
+    assert torch.equal(augment.blur(images, sigma, 7), expected)
+
+
+def test_stored_values_are_the_values_and_a_new_tensor():
+    values = torch.rand(4, 13)
+    copy = augment._stored(values)
+    assert torch.equal(copy, values) and copy.data_ptr() != values.data_ptr()
+    torch.library.opcheck(augment._stored, (values,))
+
+
 def test_blur_of_sigma_zero_is_nothing():
     images = noise(2, 3, 16, 16)
     assert torch.equal(augment.blur(images, torch.zeros(2), 13), images)

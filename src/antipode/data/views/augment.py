@@ -165,7 +165,7 @@ def resample_rows(images: Tensor, rows: Interval, size: int, cubic: bool) -> Ten
     taps = math.ceil(2 * reach * max(1, height / size))  # the most pixels that a kernel covers
     start = torch.floor(rows.points(size) - reach * rows.widening(size) + 0.5)
     pixel = start[:, :, None] + torch.arange(taps, device=images.device)
-    weight = rows.weights(size, pixel, cubic)
+    weight = stored(rows.weights(size, pixel, cubic))
     index = pixel.long().clamp(0, height - 1)
     result = images.new_zeros(())
     for tap in range(taps):
@@ -245,17 +245,58 @@ def blur(images: Tensor, sigma: Tensor, taps: int) -> Tensor:
     reach = taps // 2
     offset = torch.arange(-reach, reach + 1, device=images.device)
     # a sigma of 1e-3 gives the unit impulse, and avoids a division by 0
-    kernel = torch.softmax(-0.5 * (offset / sigma.clamp_min(1e-3)[:, None]) ** 2, 1)
+    kernel = stored(torch.softmax(-0.5 * (offset / sigma.clamp_min(1e-3)[:, None]) ** 2, 1))
+    padded_by = pad_by_index if images.is_cuda else pad_by_copies
     for axis in (2, 3):
         size = images.shape[axis]
-        before = images.narrow(axis, 1, reach).flip(axis)
-        after = images.narrow(axis, size - 1 - reach, reach).flip(axis)
-        padded = torch.cat([before, images, after], axis)
+        padded = padded_by(images, reach, axis)
         images = images * pixelwise(kernel[:, reach])
         for tap in range(reach):
             pair = padded.narrow(axis, tap, size) + padded.narrow(axis, taps - 1 - tap, size)
             images = torch.addcmul(images, pair, pixelwise(kernel[:, tap]))
     return images
+
+
+def pad_by_copies(images: Tensor, reach: int, axis: int) -> Tensor:
+    """Extend an axis by `reach` reflected pixels on both sides, as a concatenation of parts.
+
+    This is the faster of the two ways on a CPU.
+    """
+    size = images.shape[axis]
+    before = images.narrow(axis, 1, reach).flip(axis)
+    after = images.narrow(axis, size - 1 - reach, reach).flip(axis)
+    return torch.cat([before, images, after], axis)
+
+
+def pad_by_index(images: Tensor, reach: int, axis: int) -> Tensor:
+    """Extend an axis by `reach` reflected pixels on both sides, by the index of every pixel.
+
+    A compiled kernel then loads one value for every tap. Of a concatenation it loads the values of
+    all three parts and chooses among them.
+    """
+    sides = (0, 0, reach, reach) if axis == 2 else (reach, reach, 0, 0)
+    return F.pad(images, sides, mode="reflect")
+
+
+def stored(values: Tensor) -> Tensor:
+    """Return the values, which a compiled kernel for a GPU then reads from memory.
+
+    The compiler would otherwise compute a few values per image, such as the exponentials of a blur
+    kernel, again for every pixel. It does not look into the operation that is called here.
+    """
+    if values.is_cuda and torch.compiler.is_compiling():
+        return _stored(values)
+    return values
+
+
+@torch.library.custom_op("antipode::stored", mutates_args=())
+def _stored(values: Tensor) -> Tensor:
+    return values.clone()
+
+
+@_stored.register_fake
+def _(values: Tensor) -> Tensor:
+    return torch.empty_like(values)
 
 
 def erase(images: Tensor, boxes: Tensor) -> Tensor:
