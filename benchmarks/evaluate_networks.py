@@ -16,9 +16,12 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
+from antipode.data.sources import packed
 from antipode.data.sources.annotated import Detection, Thing
+from antipode.data.sources.catalog import load
 from antipode.data.sources.folder import Files, tree
 from antipode.data.sources.image_names import Names
+from antipode.data.sources.pack import pack
 from antipode.data.sources.source import Decoded
 from antipode.data.sources.splits import Splits
 from antipode.data.views.views import views
@@ -142,6 +145,15 @@ def photographs(folder: Path, size: Size) -> Decoded:
     return tree(folder)
 
 
+def pixel_pack(folder: Path, size: Size) -> Any:
+    """Return the photographs from a pack of pixels, whose shorter side is 8/7 of a view."""
+    packed.RESIDENT = 0  # as for a data set that does not fit the memory
+    side = round(size.side * 8 / 7)
+    name = f"folder:{folder / 'photographs'}"
+    path = pack(name, folder / "pixels", size=side, progress=False)
+    return load(f"packed:{path}").train
+
+
 def make_task(size: Size, device: torch.device, source: Decoded | None = None) -> Task:
     """Return a task with an untrained network, whose images are `source`."""
     torch.manual_seed(0)
@@ -244,9 +256,13 @@ def bare_step(
     return seconds_per_step(partial(take, view, ids), task.device, count) / batch
 
 
-def measure_linear(size: Size, device: torch.device, folder: Path) -> Report:
-    """Measure MoCo's linear evaluation on JPEG files."""
+def measure_linear(
+    size: Size, device: torch.device, folder: Path, from_pack: bool = False
+) -> Report:
+    """Measure MoCo's linear evaluation on JPEG files, or on a pack of their pixels."""
     source = photographs(folder / "photographs", size)
+    if from_pack:
+        source = pixel_pack(folder, size)
     task = make_task(size, device, source)
     settings = replace(linear.MOCO, batch=size.batch["linear"])
 
