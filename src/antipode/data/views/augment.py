@@ -285,7 +285,8 @@ def stored(values: Tensor) -> Tensor:
     kernel, again for every pixel. It does not look into the operation that is called here.
     """
     if values.is_cuda and torch.compiler.is_compiling():
-        return _stored(values)
+        copy: Tensor = _stored(values)
+        return copy
     return values
 
 
