@@ -1,6 +1,8 @@
 # Two commands on a fresh machine with git, make and python3 (3.11 or newer): make demo, make test.
 PYTHON ?= python3
 BIN = .venv/bin
+# Tests start many processes: without compiled files each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo docs test test-all lint types install clean
 

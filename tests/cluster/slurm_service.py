@@ -45,7 +45,10 @@ JobRequeue=1
 KillWait=10
 MinJobAge=300
 InactiveLimit=0
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
 NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8\n"
 
@@ -149,7 +152,7 @@ def _wait_until_idle(folder, environment):
     states = ""
     while time.monotonic() < end:
         found = subprocess.run(
-            ["sinfo", "-h", "-N", "-o", "%N %t"],
+            ["sinfo", "-h", "-N", "-p", "main", "-o", "%N %t"],
             check=False,
             env=environment,
             capture_output=True,

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -197,6 +198,57 @@ def test_an_interrupted_command_leaves_its_job_and_the_same_command_attaches(
         antipode("jobs", out), env=slurm, capture_output=True, text=True, check=True
     )
     assert "cancelled" in shown.stdout and "start the same command again" in shown.stdout
+
+
+def test_a_preempted_job_ends_with_the_bits_of_a_local_run(slurm, start, tmp_path):
+    """A job of a partition with a higher priority takes all nodes for a while."""
+    words = ["pretrain", "digits.dcl", "--epochs", "12", "--device", "cpu", *SMALL]
+    there = tmp_path / "there"
+    here = tmp_path / "here"
+    command = start(*words, "--out", there, "--on", "slurm", "--resources", "cpus=1,hours=1")
+    until(lambda: (there / "checkpoints" / "last.pt").exists())
+    job = record(there)["id"]
+    urgent = ["--partition=urgent", "--nodes=2", "--ntasks-per-node=8", "--output=/dev/null"]
+    subprocess.run(["sbatch", *urgent, "--wrap", "sleep 5"], env=slurm, check=True)
+    ended(start(*words, "--out", here))
+    ended(command)
+    name = "backbone.safetensors"
+    assert (there / name).read_bytes() == (here / name).read_bytes()
+    table = json.loads(ended(start("jobs", there, "--json"))[0])
+    [row] = table["jobs"]
+    assert row["id"] == job and row["state"] == "finished" and row["attempts"] >= 2
+
+
+def test_embed_and_pack_as_jobs_write_what_they_write_here(start, tmp_path):
+    asked = ["--on", "slurm", "--resources", "cpus=1,hours=1"]
+    ended(start("pretrain", "digits.dcl", "--epochs", "1", "--device", "cpu", *SMALL, "--out", "r"))
+    jobs = []
+    for place, more in (("there", asked), ("here", [])):
+        features = ["embed", "r", "--data", "digits", "--out", f"{place}.npz"]
+        jobs.append(start(*features, *more))
+        jobs.append(start("pack", "digits", "--out", place, *more))
+    for process in jobs:
+        ended(process)
+    here, there = (np.load(tmp_path / f"{place}.npz") for place in ("here", "there"))
+    assert {*here} == {*there} and all(np.array_equal(here[key], there[key]) for key in here)
+    packs = [
+        {str(file.relative_to(tmp_path / place)): file.read_bytes() for file in found}
+        for place in ("here", "there")
+        if (found := [*(tmp_path / place).rglob("*.bin"), *(tmp_path / place).rglob("*.npy")])
+    ]
+    assert len(packs) == 2 and packs[0] == packs[1]
+
+
+def test_an_item_is_reproduced_by_jobs_with_the_numbers_of_local_runs(start, tmp_path):
+    words = ["reproduce", "dcl.table3", "--scale", "smoke", "--device", "cpu"]
+    there = start(*words, "--out", "there", "--on", "slurm", "--resources", "cpus=1,hours=1")
+    ended(start(*words, "--out", "here"))
+    ended(there)
+    tables = []
+    for place in ("here", "there"):
+        [file] = (tmp_path / place).glob("*.json")
+        tables.append(json.loads(file.read_text()))
+    assert tables[0]["cells"] == tables[1]["cells"] and tables[0]["cells"]
 
 
 def page_commands():
