@@ -51,6 +51,7 @@ HOMES = {
     "plan_sweep": "antipode.sweeps.run",
     "sweep_summary": "antipode.sweeps.table",
     "ranked": "antipode.launch.commands",
+    "place": "antipode.launch.place",
     "rescaled": "antipode.recipe.resolve",
     "shown_recipe": "antipode.recipe.show",
     "summary_text": "antipode.reproduction.present",

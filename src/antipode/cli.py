@@ -174,6 +174,7 @@ def pretrain(
         "overwrite": overwrite,
         "overrides": set_ or [],
     }
+    antipode.place(on)  # raises for an unknown one, also with --plan
     if plan:
         command = antipode.ranked(antipode.plain_command("pretrain", recipe, arguments), resources)
         planned = antipode.plan(recipe, **arguments)
@@ -194,12 +195,14 @@ def pretrain(
 def _trained(run: Any, as_json: bool) -> tuple[dict[str, Any], list[str]]:
     """Return what a finished run is described by, as JSON and as lines."""
     last: dict[str, Any] = {}
-    loss: Any = None  # the last finite one, as the progress bar shows it; a NaN is stored as null
+    losses: list[float] = []  # as the progress bar shows them; a NaN is stored as null
     for row in run.folder.rows():
         last = row if "loss" in row else last
         number = row.get("contrast", row.get("loss"))
-        loss = loss if number is None else number
-    shown = f"{loss:.4f}" if isinstance(loss, float | int) else "nan"
+        losses += [] if number is None else [number]
+    count = max(1, len(losses) // 10)
+    shown = f"{sum(losses[-count:]) / count:.4f}" if losses else "nan"
+    shown += f" (mean of the last {count} log lines)" if count > 1 else ""
     if skipped := last.get("skipped"):
         shown += f", skipped steps: {skipped} (loss or gradient was not finite)"
     if as_json and (sentence := antipode.rescaled(run.recipe)):
@@ -345,10 +348,16 @@ def embed(
     """Write the features of a data set to a file."""
     early.check_run(run)
     early.check_data(data)
+    replaced = out.exists()
     features = antipode.embed(run, data, out, on=on, resources=resources)
     n, d = features.x.shape
     content = {"file": str(out), "images": n, "features": d}
-    say(content, f"{near(out)}: {n} images, {d} features each", as_json)
+    say(content, f"{near(out)}{_mark(replaced)}: {n} images, {d} features each", as_json)
+
+
+def _mark(replaced: bool) -> str:
+    """Return a mark for a file that existed before."""
+    return " (replaced)" if replaced else ""
 
 
 @app.command()
@@ -449,11 +458,13 @@ def predict(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write the class of every image to a file."""
+    replaced = out.exists()
     found = antipode.predict(model, data, out, device=device)
     counts = {name: 0 for name in found.classes} | Counter(found.predicted)
     shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     content = {"file": str(out), "images": len(found.names), "classes": counts}
-    say(content, f"{near(out)}: {len(found.names)} images ({shown})", as_json)
+    text = f"{near(out)}{_mark(replaced)}: {len(found.names)} images ({shown})"
+    say(content, text, as_json)
 
 
 @app.command()
@@ -481,6 +492,7 @@ def reproduce(
 
     The exit status is 1 if a law that the paper states is violated.
     """
+    antipode.place(on)
     if plan:
         lines = antipode.plan_item(item, scale, out, seeds=seeds, root=root, device=device)
         lines = [antipode.ranked(line, resources) for line in lines]
@@ -533,6 +545,7 @@ def sweep(
     The exit status is 1 if a run failed.
     """
     given = set_ or []
+    antipode.place(on)
     if plan:
         lines = antipode.plan_sweep(recipe, vary, out, seeds=seeds, overrides=given, device=device)
         lines = [antipode.ranked(line, resources) for line in lines]

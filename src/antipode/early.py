@@ -16,6 +16,7 @@ from antipode.paths import expanded
 HOME = Path(__file__).parent
 UNTRAINED = ("random:", "torchvision:", "file:")  # networks that no run trained
 WEIGHTS = "backbone.safetensors"
+CLASSIFIER = "model.json"  # in a folder that `antipode finetune` has written
 
 
 def check_recipe(recipe: str | None, method: str | None) -> None:
@@ -40,8 +41,10 @@ def check_recipe(recipe: str | None, method: str | None) -> None:
 def check_data(data: str | None) -> None:
     """Raise FileNotFoundError for a folder of images that does not exist."""
     prefix, _, rest = (data or "").partition(":")
-    if prefix == "folder" and rest and not expanded(rest).exists():
-        raise FileNotFoundError(printable(f"there is no folder {expanded(rest)}"))
+    path = expanded(rest)
+    if prefix == "folder" and rest and not path.is_dir():
+        text = f"{path} is a file" if path.exists() else f"there is no folder {path}"
+        raise FileNotFoundError(printable(f"{text}: folder: takes the path of a folder"))
 
 
 def check_run(run: str) -> None:
@@ -53,6 +56,11 @@ def check_run(run: str) -> None:
 
 def not_finished(path: Path) -> str:
     """Return the sentence about a folder that holds no trained backbone."""
+    if (path / CLASSIFIER).exists():
+        return (
+            f"{path} holds a classifier and not a run: antipode predict uses it, and torchvision "
+            f"or timm load its model.safetensors as it is"
+        )
     return (
         f"{path} holds no finished run: there is no {WEIGHTS}; networks that no run trained are "
         "random:NAME, torchvision:NAME and file:PATH@NAME"

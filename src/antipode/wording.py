@@ -1,4 +1,4 @@
-"""Words for messages that depend on how antipode was called: from the command line or from Python.
+"""Words for messages, many of which depend on how antipode was called: by command or from Python.
 
 A message to a user of the command line names flags (`--overwrite`). A message to a Python program
 names arguments (`overwrite=True`). Every message that names one of them asks here.
@@ -47,6 +47,11 @@ def overrides(values: Mapping[str, object]) -> str:
         return " ".join(f"--set {key}={_plain(value)}" for key, value in values.items())
     inner = ", ".join(f'"{key}": {_literal(value)}' for key, value in values.items())
     return f"overrides={{{inner}}}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 epoch", "2,000 epochs"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def same_call() -> str:

@@ -206,7 +206,7 @@ def test_a_preempted_job_ends_with_the_bits_of_a_local_run(slurm, start, tmp_pat
     there = tmp_path / "there"
     here = tmp_path / "here"
     command = start(*words, "--out", there, "--on", "slurm", "--resources", "cpus=1,hours=1")
-    until(lambda: (there / "checkpoints" / "last.pt").exists())
+    until((there / "checkpoints" / "last.pt").exists)
     job = record(there)["id"]
     urgent = ["--partition=urgent", "--nodes=2", "--ntasks-per-node=8", "--output=/dev/null"]
     subprocess.run(["sbatch", *urgent, "--wrap", "sleep 5"], env=slurm, check=True)

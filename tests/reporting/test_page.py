@@ -385,7 +385,8 @@ def test_the_headline_of_a_run_is_that_of_a_comparison_with_it(tmp_path):
 def test_the_health_of_the_embeddings_is_said_in_words(tmp_path):
     text = written([run(tmp_path / "r", trained=False)], tmp_path / "page.html").text
     assert "Collapse None, the spread is 0.90 (1 is even, below 0.1 is a collapse)." in text
-    assert "Rank The embeddings use about 12 of 16 dimensions." in text
+    rank = "about 12 of 16 dimensions that 16 of them can span (their width is 128)"
+    assert f"Rank The embeddings use {rank}." in text
 
 
 def test_a_page_opens_without_notes_on_what_is_missing(tmp_path):

@@ -48,6 +48,57 @@ def dated(tmp_path_factory):
     return home / "run"
 
 
+def test_the_plan_of_a_finished_run_has_nothing_left_to_train(dated):
+    data = f"folder:{dated.parent / 'photos'}"
+    plan = antipode.plan(data=data, out=dated, epochs=1, **TINY)
+    assert plan.done == plan.steps > 0 and plan.seconds == 0
+    assert any("has ended: nothing is left to train" in line for line in plan.lines())
+    again = antipode.plan(data=data, out=dated, epochs=1, overwrite=True, **TINY)
+    assert again.done == 0 and again.seconds > 0
+
+
+def test_the_plan_of_a_run_that_was_stopped_counts_only_what_is_left(dated, tmp_path):
+    stopped = tmp_path / "run"
+    shutil.copytree(dated, stopped)
+    (stopped / "backbone.safetensors").unlink()
+    plan = antipode.plan(data=f"folder:{dated.parent / 'photos'}", out=stopped, epochs=1, **TINY)
+    assert 0 < plan.done < plan.steps and plan.seconds > 0
+    assert any("it resumes" in line for line in plan.lines())
+
+
+def test_a_plan_refuses_a_folder_as_training_does(dated):
+    """A network of another kind once got the stem of the run that the folder holds."""
+    data = f"folder:{dated.parent / 'photos'}"
+    other = TINY | {"backbone": "timm:vit_tiny_patch16_224?img_size=16"}
+    for act in (antipode.plan, antipode.pretrain):
+        with pytest.raises(ValueError, match=r"was started with another recipe .backbone.name"):
+            act(data=data, out=dated, epochs=1, **other)
+        with pytest.raises(ValueError, match="has ended after 1 epoch and cannot be extended to 3"):
+            act(data=data, out=dated, epochs=3, **TINY)
+
+
+def test_the_folder_of_the_images_is_no_run_folder(tmp_path):
+    data = photos(tmp_path / "photos")
+    before = sorted(path.name for path in (tmp_path / "photos").iterdir())
+    for act in (antipode.plan, antipode.pretrain):
+        with pytest.raises(ValueError, match="is the folder of the images"):
+            act(data=data, out=tmp_path / "photos", epochs=1, **TINY)
+    assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
+
+
+def test_classes_that_are_asked_for_must_be_there(tmp_path):
+    data = photos(tmp_path / "photos")
+    with pytest.raises(ValueError, match='labels="folders" takes subfolders as classes, but'):
+        antipode.plan(data=data, labels="folders", out=tmp_path / "run", epochs=1, **TINY)
+
+
+def test_a_plan_checks_the_place_too(tmp_path):
+    data = photos(tmp_path / "photos")
+    words = ["pretrain", "--data", data, "--plan", "--on", "sulrm"]
+    status, _, err = call(words)
+    assert status == 2 and "there is no place 'sulrm', did you mean 'slurm'?" in err
+
+
 def test_a_plan_says_everything_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = photos(tmp_path / "photos", ("cats", "dogs"))
@@ -63,7 +114,7 @@ def test_a_plan_says_everything_and_leaves_nothing(tmp_path, monkeypatch):
     assert plan.seconds > 0 and plan.memory_bytes > 1e7
     text = "\n".join(plan.lines())
     assert 4 <= len(plan.lines()) <= 6
-    assert "20 images" in text and "1 files left out" in text and "16 x 16 to 18 x 16 px" in text
+    assert "20 images" in text and "1 file left out" in text and "16 x 16 to 18 x 16 px" in text
     assert "2 classes: 2 subfolders (cats, dogs)" in text and 'labels="none"' in text
     assert "2 images (10%) are held out" in text
     assert "batch 8, 2 steps per epoch, 2 epochs, 4 steps" in text and "Estimated: " in text

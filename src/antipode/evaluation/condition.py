@@ -84,7 +84,7 @@ def findings(values: Mapping[str, float], limit: int, width: int | None) -> list
     if "spread" in values:
         found.append(_collapse(values["spread"]))
     if "rank" in values:
-        found.append(_rank(values["rank"], limit))
+        found.append(_rank(values["rank"], limit, width))
     if "alignment" in values:
         found.append(_alignment(values["alignment"], values.get("similarity")))
     if "uniformity" in values:
@@ -99,10 +99,12 @@ def _collapse(spread: float) -> Finding:
     return Finding("collapse", spread, text, good)
 
 
-def _rank(rank: float, limit: int) -> Finding:
+def _rank(rank: float, limit: int, width: int | None) -> Finding:
     good = not is_narrow(rank, limit)
     few = "" if good else "only "
     text = f"the embeddings use {few}about {rank:.0f} of {limit} dimensions"
+    if width is not None and limit < width:
+        text += f" that {limit} of them can span (their width is {width})"
     return Finding("rank", rank, text, good)
 
 

@@ -56,8 +56,11 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-def verdict(name: str, score: Mapping[str, Any]) -> Verdict:
-    """Return the verdict of a score, which is given as in scores.json."""
+def verdict(name: str, score: Mapping[str, Any], *, trained: bool = True) -> Verdict:
+    """Return the verdict of a score, which is given as in scores.json.
+
+    `trained` is False for a network with random weights, which is not compared with itself.
+    """
     value = float(score["value"])
     unit = str(score.get("unit", ""))
     low, high, chance = (_number(score.get(key)) for key in ("low", "high", "chance"))
@@ -66,9 +69,11 @@ def verdict(name: str, score: Mapping[str, Any]) -> Verdict:
     split = str(score.get("split") or "test")
     interval = "" if low is None or high is None else f" (95 % interval {_span(low, high)})"
     parts = [f"{_deed(name, unit, value, split)}{interval}"]
-    parts += [] if untrained is None else [f"untrained {percent(untrained)}"]
+    word, good = "the network is untrained", None
+    if trained:
+        word, good = _judged(low, high, untrained, chance)
+        parts += [] if untrained is None else [f"untrained {percent(untrained)}"]
     parts += [] if chance is None else [f"chance {percent(chance)}"]
-    word, good = _judged(low, high, untrained, chance)
     return Verdict(word, good, "; ".join(parts))
 
 

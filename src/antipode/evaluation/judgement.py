@@ -17,10 +17,10 @@ def judgement(run: Runs, scores: Mapping[str, Score], out: Path | None = None) -
     name = headline(scores)
     if name is None:
         return []
-    found = verdict(name, scores[name].json())
+    subject = opened(run, out=out)
+    found = verdict(name, scores[name].json(), trained=not subject.is_untrained)
     word = f" ({found.word})" if found.word else ""
     lines = [f"verdict{word}: {found.sentence}"]
-    subject = opened(run, out=out)
     health = condition(subject, subject.scores)
     if health is not None:
         lines += [f"{health.of}:", *(f"  {line}" for line in health.lines())]

@@ -13,6 +13,7 @@ TASK_ERRORS = (ValueError, FileNotFoundError, MemoryError, InTrouble)
 # Operations per second of an H200. benchmarks/RESULTS.md has 37,025 images per second for SimCLR on
 # CIFAR-10, with a forward and backward pass of two views of 1.11e9 operations.
 H200 = 37_025 * 2 * 3 * 1.11e9
+SHORT = 60.0  # seconds on an H200; runs that are shorter are often meant for a CPU
 
 
 class JobFailed(Exception):
@@ -82,7 +83,10 @@ class Board:
         if self.done:
             seconds = (time.monotonic() - self.began) * (total - self.done) / self.done
             return f"about {duration(seconds)} left"
-        return self.guess or f"{duration((total - self.done) / H200)} left on an H200"
+        seconds = (total - self.done) / H200
+        if seconds < SHORT:
+            return self.guess or "time left unknown until the first has ended"
+        return self.guess or f"{duration(seconds)} left on an H200"
 
     def _say(self, text: str) -> None:
         if not self.quiet:

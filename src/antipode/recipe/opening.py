@@ -35,7 +35,18 @@ def open_data(
         root = request.get("data.root")
         download = bool(request.get("data.download"))
         splits = load(request.data, root, download, labels=labels)
+    if request.get("data.labels") == "folders" and "data.labels" in request.asked:
+        _check_classes(splits)
     return splits, _decided(request, labels, splits, stored)
+
+
+def _check_classes(splits: Splits) -> None:
+    """Raise ValueError if subfolders are to be classes and there are none."""
+    if not splits.classes:
+        raise ValueError(
+            f"{option('labels', 'folders')} takes subfolders as classes, but {splits.name} does "
+            "not have all of its images in two or more subfolders"
+        )
 
 
 def open_recipe(request: Request, splits: Splits, stored: Recipe | None = None) -> Recipe:

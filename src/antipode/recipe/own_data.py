@@ -16,7 +16,8 @@ from antipode.recipe.layer import DatasetDefaults, Derived, Layer, Source, polic
 LARGEST = {True: 224, False: 64}
 # the largest batch, with and without a GPU
 BATCH = {True: 256, False: 128}
-PER_EPOCH = 8  # steps of an epoch, at least
+PER_EPOCH = 8  # steps of an epoch, at least, with 128 images or more
+FEWEST = 16  # images of a batch
 STEPS = 300  # of a run, at least
 # epochs by number of images: below the first number the first length, and so on
 EPOCHS = {
@@ -123,7 +124,8 @@ def length(own: OwnData, given: Mapping[str, Any]) -> Layer:
     batch = int(given.get("train.batch") or usual)
     chosen = next(epochs for below, epochs in EPOCHS[own.gpu] if own.images < below or not below)
     epochs = max(chosen, -(-STEPS // max(1, own.images // batch)))
-    steps = f"ours: at least {PER_EPOCH} steps per epoch, at most {BATCH[own.gpu]} images"
+    share = f"ours: at most a {PER_EPOCH}th of the images, at least {FEWEST} if there are as many"
+    steps = f"{share}, and at most {BATCH[own.gpu]}"
     run = f"ours: {own.text}, and at least {STEPS} steps"
     return with_source(steps, {"train.batch": usual}) | with_source(run, {"train.epochs": epochs})
 
@@ -133,7 +135,7 @@ def batch_size(own: OwnData) -> int:
 
     Fewer than 128 images make batches of 16, if there are as many.
     """
-    share = max(own.images // PER_EPOCH, min(16, own.images), 1)
+    share = max(own.images // PER_EPOCH, min(FEWEST, own.images), 1)
     return int(min(BATCH[own.gpu], 2 ** (share.bit_length() - 1)))
 
 

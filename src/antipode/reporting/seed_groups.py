@@ -245,7 +245,7 @@ def _untrained(runs: Sequence[Run], column: Column) -> float | None:
     values = [
         float(score["value"])
         for run in runs
-        if str(run.folder.read_object("network.json").get("network", "")).startswith("random:")
+        if run.is_untrained
         for name, score in _shown(run)
         if column_of(name, score) == column
     ]

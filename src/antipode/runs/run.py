@@ -156,6 +156,11 @@ class Run:
         """True if training has ended and the folder holds the backbone."""
         return (self.path / WEIGHTS).exists()
 
+    @property
+    def is_untrained(self) -> bool:
+        """True for a network with random weights, such as `random:resnet18`."""
+        return str(self.folder.read_object("network.json").get("network", "")).startswith("random:")
+
     # The data set and the views
 
     @property

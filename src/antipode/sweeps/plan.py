@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from antipode.data.sources.splits import Splits
-from antipode.launch.task import H200, duration
+from antipode.launch.task import H200, SHORT, duration
 from antipode.recipe.opening import open_data, open_recipe
 from antipode.recipe.parsing import settings
 from antipode.recipe.recipe import Recipe
@@ -164,6 +164,8 @@ def listing(plan: SweepPlan) -> list[str]:
     """Return the lines that describe a plan: the cost, then every run with its command."""
     left = plan.missing
     operations = sum(run.work for run in left)
-    time = f", about {duration(operations / H200)} on one H200" if operations else ""
+    seconds = operations / H200
+    # the time of runs that take seconds on a GPU says nothing about the CPU that they are for
+    time = f", about {duration(seconds)} on one H200" if seconds > SHORT else ""
     head = f"{len(plan.settings)} settings, {len(plan.runs)} runs, {len(left)} to train{time}"
     return [head, *(f"{run.state:8}  {run.command}" for run in plan.runs)]

@@ -22,7 +22,7 @@ from antipode.recipe.recipe import Recipe
 from antipode.training.build import Setup, build
 from antipode.training.loop import unchanged
 from antipode.training.pace import amount, duration, memory_used, warm_steps
-from antipode.wording import option, overrides
+from antipode.wording import counted, option, overrides
 
 TIMED = 10  # steps that are timed
 LONGEST = 15.0  # seconds after which no further step is timed
@@ -53,6 +53,8 @@ class Plan:
         device: type of the device.
         seconds: estimated duration of the training, None if it was not measured.
         memory_bytes: peak of the memory in use, None if it was not measured.
+        done: number of steps that the run folder already holds.
+        threads: number of CPU threads that compute, None on other devices.
     """
 
     data: str
@@ -74,6 +76,8 @@ class Plan:
     device: str
     seconds: float | None = None
     memory_bytes: int | None = None
+    done: int = 0
+    threads: int | None = None
 
     def json(self) -> dict[str, object]:
         """Return the values by name."""
@@ -81,24 +85,35 @@ class Plan:
 
     def lines(self) -> list[str]:
         """Return the plan as lines to print."""
-        left_out = f", {self.left_out:,} files left out" if self.left_out else ""
+        left_out = f", {counted(self.left_out, 'file')} left out" if self.left_out else ""
         sizes = f", {_range(*self.sizes)}" if self.sizes else ""
         stem = f" (stem {self.stem})" if self.stem else ""
+        threads = f" with {counted(self.threads, 'thread')}" if self.threads else ""
         return [
             printable(line)  # names come from files
             for line in (
-                f"Found {self.images:,} images in {self.data}{sizes}{left_out}.",
+                f"Found {counted(self.images, 'image')} in {self.data}{sizes}{left_out}.",
                 *self.notes,
                 f"Training {self.method} with {self.backbone}{stem} on views of {self.size} px: "
-                f"batch {self.batch}, {self.per_epoch:,} steps per epoch, {self.epochs:,} epochs, "
-                f"{self.steps:,} steps, on {self.device}.",
+                f"batch {self.batch}, {counted(self.per_epoch, 'step')} per epoch, "
+                f"{counted(self.epochs, 'epoch')}, {counted(self.steps, 'step')}, "
+                f"on {self.device}{threads}.",
+                *self._progress(),
                 *self._cost(),
             )
         ]
 
+    def _progress(self) -> list[str]:
+        """Return a sentence on the steps that the run folder holds."""
+        if not self.done:
+            return []
+        if self.done == self.steps:
+            return ["The run folder holds this run, which has ended: nothing is left to train."]
+        return [f"The run folder holds this run, about {self.done:,} steps of it: it resumes."]
+
     def _cost(self) -> list[str]:
         """Return the estimate of time and memory, if there is one."""
-        if self.seconds is None:
+        if self.seconds is None or self.done == self.steps:
             return []
         memory = f" and {amount(self.memory_bytes)} of memory" if self.memory_bytes else ""
         return [f"Estimated: {duration(self.seconds)}{memory}, from a few timed steps."]
@@ -110,6 +125,7 @@ def describe(recipe: Recipe, splits: Splits) -> Plan:
     train = len(splits.pretrain)
     held_out = 0 if splits.test is None else len(splits.test)
     per_epoch = train // recipe.train.batch
+    device = pick_device(recipe.train.device).type
     sources = {id(one): one for one in (splits.pretrain, splits.train, splits.test)}
     return Plan(
         data=splits.name,
@@ -128,7 +144,8 @@ def describe(recipe: Recipe, splits: Splits) -> Plan:
         per_epoch=per_epoch,
         epochs=recipe.train.epochs,
         steps=per_epoch * recipe.train.epochs,
-        device=pick_device(recipe.train.device).type,
+        device=device,
+        threads=torch.get_num_threads() if device == "cpu" else None,
     )
 
 
@@ -171,7 +188,9 @@ def _held_out_note(splits: Splits) -> str:
     if splits.test is None:
         return "No image is held out: label-free scores will use training images."
     share = len(splits.test) / (len(splits.pretrain) + len(splits.test))
-    return f"{len(splits.test):,} images ({share:.0%}) are held out of training for evaluation."
+    images = counted(len(splits.test), "image")
+    are = "is" if len(splits.test) == 1 else "are"
+    return f"{images} ({share:.0%}) {are} held out of training for evaluation."
 
 
 def _weights_note(recipe: Recipe) -> list[str]:
@@ -199,7 +218,7 @@ def measured(plan: Plan, recipe: Recipe, splits: Splits, module: nn.Module | Non
     with dist.together(), unchanged(), torch.random.fork_rng(devices=[]):
         with torch.inference_mode(False), torch.enable_grad():
             setup = build(recipe, splits, copy.deepcopy(module))  # the caller's stays as it is
-            seconds = _seconds(setup)
+            seconds = _seconds(setup) * (1 - plan.done / max(plan.steps, 1))
         memory = memory_used(setup.device.type)
     return replace(plan, seconds=seconds, memory_bytes=memory)
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from antipode.runs.run import Run
 from antipode.training.knn_monitor import knn_monitor
 from antipode.training.loop import train
 from antipode.training.plan import Plan, describe, measured
-from antipode.wording import option, overrides, same_call
+from antipode.wording import counted, option, overrides, same_call
 
 
 class Options(NamedTuple):
@@ -64,19 +65,44 @@ def plan(
 ) -> Plan:
     """Return what `pretrain` would do, with the time and memory of a few steps.
 
-    Nothing is written, and nothing of the steps is kept. The arguments are those of `pretrain`.
+    Nothing is written, and nothing of the steps is kept. The arguments are those of `pretrain`. A
+    folder that `pretrain` would not train in raises the same ValueError.
     """
     folder = run_folder(request, out)
+    options = _intended(folder, options)
     recipe, splits = _prepared(request, folder, data, module, options)
+    _check_folder(folder, recipe, options)
     if dist.first():
         _warn_of_surprises(recipe, splits)
-    return measured(describe(recipe, splits), recipe, splits, module)
+    found = describe(recipe, splits)
+    if folder.has_checkpoint() and not options.overwrite:
+        found = replace(found, done=_steps_done(folder, found.steps))
+    if found.done and found.done == found.steps:
+        return replace(found, seconds=0.0)
+    return measured(found, recipe, splits, module)
+
+
+def _steps_done(folder: RunFolder, steps: int) -> int:
+    """Return how many of its steps a run has taken, to the last line of its log."""
+    if folder.has_ended():
+        return steps
+    return max((min(int(row["step"]), steps - 1) for row in folder.rows()), default=0)
 
 
 def run_folder(request: Request, out: Path | None) -> RunFolder:
-    """Return the run folder, by default runs/DATA.METHOD."""
+    """Return the run folder, by default runs/DATA.METHOD.
+
+    Raises ValueError if it is the folder of the images, where nothing may be written.
+    """
     name = f"{request.data.replace('/', '-').replace(':', '-')}.{request.method}"
-    return RunFolder(out or Path("runs") / name)
+    folder = RunFolder(out or Path("runs") / name)
+    kind, _, images = request.data.partition(":")
+    if kind == "folder" and absolute(images).resolve() == folder.path.resolve():
+        raise ValueError(
+            f"{folder.path} is the folder of the images: name another folder for the run with "
+            f"{option('out')}"
+        )
+    return folder
 
 
 def _prepared(
@@ -212,7 +238,8 @@ def _check_same(folder: RunFolder, recipe: Recipe) -> None:
     file = folder.path / "recipe.json"
     started = Recipe.read(file)
     changed = difference(started, recipe)
-    if recipe.train.epochs > started.train.epochs and folder.has_ended():
+    longer = recipe.train.epochs > started.train.epochs and folder.has_ended()
+    if longer and all(line.startswith("train.epochs: ") for line in changed):
         raise ValueError(_not_extended(folder, started, recipe))
     if _moved(started.data.name, recipe.data.name):  # the stamp of the images is compared later
         changed = [line for line in changed if not line.startswith("data.name: ")]
@@ -234,10 +261,9 @@ def _not_extended(folder: RunFolder, started: Recipe, recipe: Recipe) -> str:
     """Return the error message for a finished run that is to be trained for more epochs."""
     weights = overrides({"backbone.weights": str(folder.path / "backbone.safetensors")})
     return (
-        f"{folder.path} has ended after {started.train.epochs} epochs and cannot be extended to "
-        f"{recipe.train.epochs}, because its learning rate has followed a schedule of "
-        f"{started.train.epochs} epochs to its end: start a new run from its weights with {weights}"
-        f" and another {option('out')}"
+        f"{folder.path} has ended after {counted(started.train.epochs, 'epoch')} and cannot be "
+        f"extended to {recipe.train.epochs:,}, because its learning rate has followed its schedule "
+        f"to the end: start a new run from its weights with {weights} and another {option('out')}"
     )
 
 

@@ -30,6 +30,7 @@ from antipode.data.sources.source import Source
 from antipode.data.sources.splits import Splits, mean_and_std
 from antipode.data.sources.wrap import wrap
 from antipode.names import closest, printable
+from antipode.wording import from_command_line
 
 Make = Callable[[Path | None, bool, int], Splits]
 
@@ -113,6 +114,13 @@ def load(
         raise FileNotFoundError(printable(text)) from error
 
 
+def _passed_again() -> str:
+    """Return how to give data in the place of a Dataset that only the Python program had."""
+    if from_command_line():
+        return "name its images with --data, such as --data folder:PATH"
+    return "pass data= again, as a Dataset or a pair (train, test) of Datasets"
+
+
 def _from_name(name: str, root: Path | None, download: bool, seed: int, labels: Labels) -> Splits:
     prefix, colon, rest = name.partition(":")
     if prefix == "folder" and rest:
@@ -121,8 +129,7 @@ def _from_name(name: str, root: Path | None, download: bool, seed: int, labels: 
         return PREFIXES[prefix](rest, root, download)
     if prefix == "python":
         raise ValueError(
-            f"{name} stands for a {rest} that was passed from Python; "
-            "pass data= again, as a Dataset or a pair (train, test) of Datasets"
+            f"{name} stands for a {rest} that was passed from Python; {_passed_again()}"
         )
     if name not in SETS:
         raise ValueError(unknown(name))
