@@ -388,7 +388,8 @@ def test_two_ranks_train_one_detector(roots, tmp_path):
     ranks = [subprocess.Popen([*command, str(rank)], env=env) for rank in range(2)]
     assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
-    assert first["losses"] != second["losses"]  # each rank trained on its own images
+    assert first["losses"] == second["losses"]  # the means over both ranks
+    assert not {*first["images"]} & {*second["images"]}  # each rank trained on its own images
     start = detect.build(scenes.task(roots["coco"], "coco"), 3, quick(detect.COCO)).state_dict()
     for key, value in first["state"].items():
         assert torch.equal(value, second["state"][key]), key
@@ -401,8 +402,17 @@ def one_rank(root, rank):
     small = scenes.task(root, "coco", net=backbone("resnet10-slim"))
     objects = usable(detection("coco", "train", root), spared=False, masks=False)
     net = detect.build(small, 3, quick(detect.COCO))
+    seen = []
+    plain = detect.batches
+
+    def watched(*arguments, **keywords):
+        for images, targets in plain(*arguments, **keywords):
+            seen.append([int(image.sum()) for image in images])
+            yield images, targets
+
+    detect.batches = watched
     losses = detect.fine_tune(net, objects, quick(detect.COCO, batch=4), seed=0)
-    return {"losses": losses, "state": net.state_dict()}
+    return {"losses": losses, "state": net.state_dict(), "images": seen[0]}
 
 
 if __name__ == "__main__":
