@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import antipode
 from antipode import papers, rng
 from antipode.core.learner import Encoder, Learner
-from antipode.core.negatives import Pool, Queue
+from antipode.core.negatives import Noise, Pool, Queue
 from antipode.core.objective import Contrast
 from antipode.core.pairing import one_way
 from antipode.core.scores import product, unit
@@ -64,7 +64,7 @@ class MixingQueue(nn.Module):
         mixtures = unit(u[:, :, None] * left + (1 - u[:, :, None]) * right)  # (N,count,D)
         return torch.cat([scores, (pair.query[:, None] * mixtures).sum(-1)], 1)
 
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Store keys (N,D) after the step."""
         return self.queue.push(keys, image_ids, noise)
 

@@ -142,7 +142,9 @@ def test_the_age_of_a_queue_is_that_of_its_keys(size, images, end):
         steps_of_keys = queue.vectors[queue.vectors[:, 0] >= 0][:, 0]
         expected = float((step - steps_of_keys).mean()) if len(steps_of_keys) else None
         assert health.age(learner, images, step) == (expected and pytest.approx(expected))
-        queue.push(torch.full((images, 2), float(step)), torch.arange(images), torch.tensor(0))
+        queue.push(
+            torch.full((images, 2), float(step)), torch.arange(images), lambda: torch.tensor(0)
+        )
     assert health.age(make("simclr"), images, 5) is None
 
 
@@ -194,7 +196,7 @@ def test_a_run_settles_an_epoch_after_the_last_random_vector_has_left_the_queue(
     queue.vectors.fill_(-1)
     pushes = 0
     while (queue.vectors < 0).any():
-        queue.push(torch.ones(images, 2), torch.arange(images), torch.tensor(0))
+        queue.push(torch.ones(images, 2), torch.arange(images), lambda: torch.tensor(0))
         pushes += 1
     assert health.settling(size, images, 300) == 300 + pushes
 

@@ -202,13 +202,20 @@ class Learner(nn.Module):
         (core/skip.py). Only the step is counted.
         """
         dist.average_running_stats(self)
-        noise = rng.fold(rng.fold(self.seed, self.step), 4)
         with Conditional(self.conditional, finite):
-            filled = self.objective.push(out.keys, out.image_ids, noise)
+            filled = self.objective.push(out.keys, out.image_ids, self._noise_of_push)
             # AdCo restarts its key encoder from the query encoder once the bank is full (train.py,
             # fd65f12)
             self.twin.follow(self.online, restart=filled)
         self.step += 1
+
+    def _noise_of_push(self) -> Tensor:
+        """Return the key of random draws from this step's keys.
+
+        Few objectives need it, such as a queue that is smaller than the batch. The hash takes 50
+        kernels on a GPU, so it is computed only then.
+        """
+        return rng.fold(rng.fold(self.seed, self.step), 4)
 
     def reseed(self, seed: int) -> "Learner":
         """Draw kicks, subsets and shuffles from another seed; return the learner itself."""

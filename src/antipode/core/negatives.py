@@ -8,6 +8,7 @@ If there are too many scores to store them (core/streamed.py), the objective ask
 `candidates` instead: the vectors, and the rule that decides which of them repel a query.
 """
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import torch
@@ -20,6 +21,7 @@ from antipode.core.streamed import Candidates, Draw
 from antipode.types import Pair
 
 Pool = Literal["pair", "all"]
+Noise = Callable[[], Tensor]  # returns the key of random draws (rng.py), which few parts need
 
 
 class Negatives(Protocol):
@@ -35,7 +37,7 @@ class Negatives(Protocol):
     def __call__(self, pair: Pair, live: bool = False) -> Tensor:
         """Return scores (N,K); with `live`, gradients may reach the negatives themselves."""
 
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Take in keys (N,D) of images (N,) after the step; return True if that filled a bank."""
 
 
@@ -112,7 +114,7 @@ class InBatch(nn.Module):
             )
         return min(count, others)
 
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Keep nothing."""
         return False
 
@@ -172,12 +174,12 @@ class Queue(nn.Module):
         return Candidates(self.vectors.to(pair.query.dtype))
 
     @torch.no_grad()
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Replace the oldest keys by the keys (N,D) of every rank."""
         keys = dist.gather(keys)
         size = len(self.vectors)
         if len(keys) > size:
-            keys = keys[rng.permutation(noise, len(keys))[:size]] if self.draw else keys[-size:]
+            keys = keys[rng.permutation(noise(), len(keys))[:size]] if self.draw else keys[-size:]
         places = (self.cursor + torch.arange(len(keys), device=keys.device)) % size
         new = chosen(self.finite_step, keys.to(self.vectors.dtype), self.vectors[places])
         self.vectors.index_copy_(0, places, new)
@@ -229,7 +231,7 @@ class Bank(nn.Module):
         return Candidates(unit(weight).to(pair.query.dtype))
 
     @torch.no_grad()
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """While filling, store the keys (N,D) of every rank; return True once it is full."""
         if not self.filling:
             return False

@@ -20,7 +20,7 @@ from antipode.core.loss import (
     multiplier,
     no_margin,
 )
-from antipode.core.negatives import Bank, Negatives, Pool
+from antipode.core.negatives import Bank, Negatives, Noise, Pool
 from antipode.core.scores import unit
 from antipode.core.streamed import Candidates, is_large, repulsion
 from antipode.types import Pair, Terms
@@ -40,7 +40,7 @@ class Objective(Protocol):
     def at(self, progress: float) -> None:
         """Set what changes over training, for a step at `progress` in [0,1]."""
 
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Update state after the step; return True if a bank has just been filled."""
 
 
@@ -161,7 +161,7 @@ class Contrast(nn.Module):
         if isinstance(self.positives, Gaussian):
             self.positives.at(progress)
 
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Pass the keys to every part that stores some."""
         parts: Iterable[Any] = self.negatives
         return any([part.push(keys, image_ids, noise) for part in parts])
@@ -208,7 +208,7 @@ class Adversarial(nn.Module):
         """Set JCL's lambda."""
         self.contrast.at(progress)
 
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Pass the keys to the bank, which stores them while it fills."""
         return self.contrast.push(keys, image_ids, noise)
 
@@ -237,7 +237,7 @@ class Align(nn.Module):
     def at(self, progress: float) -> None:
         """Do nothing: nothing changes over training."""
 
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Keep nothing."""
         return False
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from antipode.core.learner import Encoder, Learner
-from antipode.core.negatives import InBatch, Pool
+from antipode.core.negatives import InBatch, Noise, Pool
 from antipode.core.objective import Contrast, Metrics, mean_score
 from antipode.core.pairing import swap
 from antipode.core.twin import Shared
@@ -43,7 +43,7 @@ class Spread(nn.Module):
     def at(self, progress: float) -> None:
         """Do nothing: nothing changes over training."""
 
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Keep nothing."""
         return False
 

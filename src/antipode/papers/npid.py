@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from antipode import dist, rng
 from antipode.core.learner import Encoder, Learner
-from antipode.core.negatives import Pool
+from antipode.core.negatives import Noise, Pool
 from antipode.core.objective import Contrast, Metrics
 from antipode.core.scores import product, unit
 from antipode.core.skip import chosen
@@ -96,7 +96,7 @@ class Memory(nn.Module):
         return Candidates(self.vectors.to(pair.query.dtype), (pair.image_ids, image_ids))
 
     @torch.no_grad()
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Move the entries of images (N,) towards their new embeddings (N,D), on every rank."""
         keys, image_ids = dist.gather(keys).to(self.vectors.dtype), dist.gather(image_ids)
         places = torch.arange(len(image_ids), device=image_ids.device)
@@ -193,13 +193,13 @@ class NoiseContrast(nn.Module):
         """Do nothing: nothing changes over training."""
 
     @torch.no_grad()
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Fix Z by the first batch, then update the memory."""
         if not self.known:
             # whether Z is known is kept on the host, which therefore waits for the flag once
             if self.finite_step is not None and not self.finite_step:
                 return False
-            self.log_z.copy_(self._estimate(self.scores(keys, image_ids, noise)))
+            self.log_z.copy_(self._estimate(self.scores(keys, image_ids, noise())))
             self.known = True
         return self.memory.push(keys, image_ids, noise)
 

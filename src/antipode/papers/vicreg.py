@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from antipode.core.learner import Encoder, Learner
-from antipode.core.negatives import Pool
+from antipode.core.negatives import Noise, Pool
 from antipode.core.objective import Metrics
 from antipode.core.pairing import one_way
 from antipode.core.scores import unit
@@ -58,7 +58,7 @@ class VarianceCovariance(nn.Module):
     def at(self, progress: float) -> None:
         """Nothing changes with time."""
 
-    def push(self, keys: Tensor, image_ids: Tensor, noise: Tensor) -> bool:
+    def push(self, keys: Tensor, image_ids: Tensor, noise: Noise) -> bool:
         """Nothing is kept."""
         return False
 
