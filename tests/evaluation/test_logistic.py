@@ -148,7 +148,7 @@ def test_pieces_and_start_change_nothing(monkeypatch):
     assert (other.softmax(1) - expected.softmax(1)).abs().mean() < 1e-3
 
 
-@pytest.mark.parametrize("penalty", [1e-2, 1e-4])
+@pytest.mark.parametrize("penalty", [1e-2, pytest.param(1e-4, marks=pytest.mark.slow)])
 def test_many_classes_reach_scikit_learns_minimum_within_a_hundred_thousandth(penalty):
     """It is the excess of the objective, which does not change with the frame of the features."""
     train = skewed(1500, 1, d=12, classes=60)

@@ -30,7 +30,7 @@ from antipode.data.sources.source import Source
 from antipode.data.sources.splits import Splits, mean_and_std
 from antipode.data.sources.wrap import wrap
 from antipode.names import closest, printable
-from antipode.wording import from_command_line
+from antipode.wording import from_command_line, option
 
 Make = Callable[[Path | None, bool, int], Splits]
 
@@ -117,7 +117,7 @@ def load(
 def _passed_again() -> str:
     """Return how to give data in the place of a Dataset that only the Python program had."""
     if from_command_line():
-        return "name its images with --data, such as --data folder:PATH"
+        return f"name its images, for example with {option('data', 'folder:PATH')}"
     return "pass data= again, as a Dataset or a pair (train, test) of Datasets"
 
 
