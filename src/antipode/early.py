@@ -43,8 +43,10 @@ def check_data(data: str | None) -> None:
     prefix, _, rest = (data or "").partition(":")
     path = expanded(rest)
     if prefix == "folder" and rest and not path.is_dir():
-        text = f"{path} is a file" if path.exists() else f"there is no folder {path}"
-        raise FileNotFoundError(printable(f"{text}: folder: takes the path of a folder"))
+        is_file = f"{path} is a file, and folder: takes the path of a folder"
+        raise FileNotFoundError(
+            printable(is_file if path.exists() else f"there is no folder {path}")
+        )
 
 
 def check_run(run: str) -> None:

@@ -124,7 +124,7 @@ def length(own: OwnData, given: Mapping[str, Any]) -> Layer:
     batch = int(given.get("train.batch") or usual)
     chosen = next(epochs for below, epochs in EPOCHS[own.gpu] if own.images < below or not below)
     epochs = max(chosen, -(-STEPS // max(1, own.images // batch)))
-    share = f"ours: at most a {PER_EPOCH}th of the images, at least {FEWEST} if there are as many"
+    share = f"ours: at most 1/{PER_EPOCH} of the images, at least {FEWEST} if there are as many"
     steps = f"{share}, and at most {BATCH[own.gpu]}"
     run = f"ours: {own.text}, and at least {STEPS} steps"
     return with_source(steps, {"train.batch": usual}) | with_source(run, {"train.epochs": epochs})
