@@ -15,8 +15,7 @@ from antipode.core import fused, streamed
 from tests.core.test_streamed import naive
 
 EPS = torch.finfo(torch.float32).eps
-# NumPy, which computes here, rounds a logarithm to within two units on some CPUs and one on others.
-TOLERANCE = 4
+TOLERANCE = 2
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,6 @@ from antipode.data.loader import Loader
 from antipode.data.sources import decode, headers
 from antipode.data.sources.folder import tree
 from antipode.data.sources.source import BrokenImages, subset
-from antipode.data.views.augment import luma
 from antipode.data.views.views import views
 
 
@@ -246,16 +245,11 @@ def test_the_kernel_on_a_gpu_cuts_the_crops_of_the_workers(photos, policy):
 @pytest.mark.gpu
 @on_gpu
 def test_nvjpeg_gives_nearly_the_pixels_of_the_host(photos):
-    """nvJPEG interpolates colour differently, so sharp colours differ more than brightness.
-
-    These small pictures with sharp colours differ by 7 levels on average, photographs by 2.
-    """
+    """The transform and the interpolation of colour differ, so most pixels agree to some levels."""
     decoder = device_decoder(torch.device("cuda"))
     assert decoder is not None
     files = [photos.read.encoded(index) for index in range(10, 30)]
     found = decoder([torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files])
     for image, data in zip(found, files, strict=True):
         gap = (image.cpu().int() - decode.decode(data).int()).abs().double()
-        assert image.shape == decode.decode(data).shape and gap.mean() < 10
-        greys = [luma(pixels[None].cpu().double()) for pixels in (image, decode.decode(data))]
-        assert (greys[0] - greys[1]).abs().mean() < 3
+        assert image.shape == decode.decode(data).shape and gap.mean() < 3

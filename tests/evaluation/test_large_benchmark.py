@@ -1,7 +1,6 @@
 """A test that the benchmark of large evaluations runs, at its smallest size."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -25,5 +24,4 @@ def test_every_part_runs_and_agrees_with_float64(tmp_path):
     for name in ("detect-voc", "detect-coco", "segment-coco"):
         assert report[name]["hours_of_the_schedule"] > 0
     for name in ("linear", "linear-pack", "semi-10"):
-        # the difference of two times that are this short may be negative on a busy machine
-        assert math.isfinite(report[name]["share_of_the_bare_step"])
+        assert report[name]["share_of_the_bare_step"] > 0
