@@ -11,6 +11,7 @@
 | knn | the 200 nearest of 1,281,167 x 2,048 features on the host, for 50,000 queries |
 | detect-voc, detect-coco, segment-coco | 300 iterations of fine-tuning on drawn scenes |
 | linear, semi-10 | training on JPEG files at 224 px, as a share of the bare step |
+| linear-gpu, linear-both | the same for `linear`, if the GPU decodes all or most of the files |
 | linear-pack | the same for `linear` from a pack of 256 px pixels |
 
 The features are correlated and non-negative, as those of a ResNet. logistic and knn are also
@@ -146,6 +147,10 @@ def parts(device: torch.device, folder: Path, smoke: bool) -> dict[str, Callable
     for name in networks.DETECTORS:
         result[name] = lambda name=name: networks.measure_detector(name, size, device, folder)
     result["linear"] = lambda: networks.measure_linear(size, device, folder)
+    for where in ("gpu", "both"):
+        result[f"linear-{where}"] = lambda where=where: networks.measure_linear(
+            size, device, folder, decoder=where
+        )
     result["linear-pack"] = lambda: networks.measure_linear(size, device, folder, from_pack=True)
     result["semi-10"] = lambda: networks.measure_semi(size, device, folder)
     return result

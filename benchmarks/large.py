@@ -15,8 +15,9 @@ sides take turns in one process with the same compiled network:
 - pretrain: the training loop with loading, views, learning rates and records.
 
 The sources are the files, a pack of JPEGs of 256 px and a pack of pixels of 256 px, all in the page
-cache. JPEG is decoded by workers ("cpu") or by the GPU ("gpu", nvJPEG). A measurement that fails is
-reported, and the others continue. No measurement starts later than --budget seconds.
+cache. JPEG is decoded by workers ("cpu"), by the GPU ("gpu", nvJPEG) or by both ("both"). A
+measurement that fails is reported, and the others continue. No measurement starts later than
+--budget seconds.
 """
 
 import argparse
@@ -60,6 +61,7 @@ PACKS = {"JPEG pack": {"size": 256, "quality": 90}, "pixel pack": {"size": 256}}
 SIDES = [
     ("files", "gpu"),
     ("files", "cpu"),
+    ("files", "both"),
     ("JPEG pack", "gpu"),
     ("pixel pack", "cpu"),
     ("JPEG pack", "cpu"),
@@ -152,8 +154,8 @@ def endless(setup: Setup, name: str, where: str) -> Loader:
     decoder: Decode | None = None
     if where == "host" or (where == "gpu" and device.type == "cpu"):
         decoder = partial(on_host, device)
-    elif where == "gpu":
-        decoder = choose_decoder("gpu", source, setup.loader.views, device)
+    else:
+        decoder = choose_decoder(where, source, setup.loader.views, device)
     return Loader(
         source,
         setup.loader.views,
@@ -163,10 +165,11 @@ def endless(setup: Setup, name: str, where: str) -> Loader:
         device=device,
         workers=recipe.data.workers,
         decoder=decoder,
+        share=where == "both",
     )
 
 
-def on_host(device: torch.device, files: list[torch.Tensor]) -> list[torch.Tensor]:
+def on_host(device: torch.device, files: list[torch.Tensor], sides: object) -> list[torch.Tensor]:
     """Decode files with the decoder of the workers, in place of that of the GPU."""
     return [decode(data.numpy().tobytes()).to(device) for data in files]
 
@@ -249,7 +252,8 @@ def measure_training(
 ) -> dict[str, float]:
     """Measure the training loop, in images per second and in % of the bare step."""
     loader = endless(setup, *side)
-    each = timed(training(setup, take, loader, home), seconds, setup.device)
+    with loader.beside():
+        each = timed(training(setup, take, loader, home), seconds, setup.device)
     speed = setup.recipe.train.batch / each
     return {"images/s": speed} | ({"% of bare": 100 * speed / bare} if bare else {})
 
@@ -299,6 +303,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5, help="duration of one measurement")
     parser.add_argument("--budget", type=float, default=280, help="start nothing later than this")
     parser.add_argument("--workers", type=int, help="loader processes; by default one per core")
+    parser.add_argument("--source", nargs="+", choices=["files", *PACKS], help="by default all")
     parser.add_argument("--lightly", action="store_true", help="also measure lightly")
     parser.add_argument("--smoke", action="store_true", help="small images and few steps")
     parser.add_argument("--out", type=Path, help="the JSON file to write")
@@ -316,7 +321,7 @@ def main() -> None:
         home = Path(place)
         names = {"files": f"folder:{home / 'photos'}"}
         table.add("make the files", lambda: make_files(home / "photos", args))
-        for label in PACKS:
+        for label in [label for label in PACKS if label in (args.source or PACKS)]:
             table.add(f"make the {label}", partial(make_pack, names, label, home, args.smoke))
         on_gpu = torch.cuda.is_available() and not args.smoke
         can_decode = on_gpu and device_decoder(torch.device("cuda", 0)) is not None

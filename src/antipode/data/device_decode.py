@@ -8,7 +8,8 @@ crops with one kernel per view. On a GPU this happens on a stream of its own, be
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,32 @@ from antipode.data.chunks import uniforms
 from antipode.data.encoded import Encoded, Rows, crops_of
 from antipode.data.sources.source import Skip
 
-# decodes files uint8 (L,) in host memory to images uint8 (3,H,W) on a device
-Decode = Callable[[list[Tensor]], list[Tensor]]
+# decodes files uint8 (L,) in host memory, with their heights and widths, to images uint8 (3,H,W)
+Decode = Callable[[list[Tensor], Sequence[Sequence[int]]], list[Tensor]]
 SETS = 3  # batches that may exist on the device: one in use, one ready, one being made
 THREAD = "decoding on the device"
 PIXELS = 1 << 29  # bytes of decoded images that exist at once, about
+
+
+@contextmanager
+def side_stream(device: torch.device) -> Iterator[None]:
+    """Work on another stream than the default one of a GPU; do nothing on a CPU.
+
+    nvJPEG has streams of its own. Their work waits for all that is queued on the default stream,
+    and the default stream waits for them. Steps on the default stream therefore never overlapped
+    with decoding: the time of one was added to that of the other.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.cuda.current_stream(device)
+    stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(before)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        before.wait_stream(stream)
 
 
 class DeviceCrops:
@@ -114,25 +136,27 @@ class DeviceCrops:
         planned = torch.from_numpy(np.concatenate([rows.planned_ids for rows in pending]))
         ids = torch.from_numpy(np.concatenate([rows.image_ids for rows in pending]))
         crops = buffers[2:]
-        on_host = {row: files[row] for row in np.flatnonzero(table[:, 2] == 0).tolist()}
+        self._place({row: files[row] for row in np.flatnonzero(table[:, 2] == 0).tolist()}, crops)
         for group in _groups(table):
             images = self._decoded([files[row] for row in group], table[group, 2:])
             kept = [row for row, image in zip(group, images, strict=True) if image is not None]
             self._cut([image for image in images if image is not None], kept, boxes, crops)
             self.lane.wait()
             for row in sorted({*group} - {*kept}):
-                at, on_host[row], skips = self._read(int(planned[row]), pending[0].epoch)
+                at, data, skips = self._read(int(planned[row]), pending[0].epoch)
+                self._place({row: data}, crops)
                 ids[row] = at
                 failures += skips
-        self._place(on_host, crops)
         for buffer, values in zip(buffers[:2], (planned, ids), strict=True):
             buffer.copy_(values)
+        self.lane.wait()  # workers may now overwrite the files and crops of this step
         return failures
 
     def _decoded(self, files: list[Tensor], sides: Any) -> list[Tensor | None]:
         """Decode some files; None for those that the device cannot decode."""
+        expected = sides.tolist()
         try:
-            images = self.decode(files)
+            images = self.decode(files, expected)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # one of the files is damaged
@@ -140,7 +164,6 @@ class DeviceCrops:
                 return [None]
             pairs = zip(files, sides, strict=True)
             return [self._decoded([data], side[None])[0] for data, side in pairs]
-        expected = sides.tolist()
         return [
             image if [*image.shape[1:]] == side else None
             for image, side in zip(images, expected, strict=True)
@@ -152,10 +175,8 @@ class DeviceCrops:
         """Cut all views of some images and write them to their rows of the crops."""
         if not rows:
             return
-        flat = torch.cat([image.flatten() for image in images])
-        sizes = [image.shape[0] * image.shape[1] * image.shape[2] for image in images]
-        firsts = np.cumsum([0, *sizes[:-1]])
-        places = [(int(at), *image.shape[1:]) for at, image in zip(firsts, images, strict=True)]
+        flat, firsts = _together(images)
+        places = [(at, *image.shape[1:]) for at, image in zip(firsts, images, strict=True)]
         moved = torch.tensor(places).to(self.device)
         chosen = boxes[:, rows].to(self.device)
         every = len(rows) == self.count
@@ -175,13 +196,25 @@ class DeviceCrops:
 
     def _place(self, on_host: dict[int, Tensor], crops: list[Tensor]) -> None:
         """Write crops that were cut on the host to their rows."""
-        if not on_host:
-            return
-        index = torch.tensor([*on_host]).to(self.device)
-        together = torch.stack([*on_host.values()]).to(self.device)
         sizes = [target[0].numel() for target in crops]
-        for target, part in zip(crops, torch.split(together, sizes, 1), strict=True):
-            target.index_copy_(0, index, part.view(-1, *target.shape[1:]))
+        for row, data in on_host.items():
+            for target, part in zip(crops, torch.split(data, sizes), strict=True):
+                target[row].copy_(part.view(target.shape[1:]), non_blocking=True)
+
+
+def _together(images: list[Tensor]) -> tuple[Tensor, list[int]]:
+    """Return memory (L,) that holds all images (3,H,W), and where each begins.
+
+    A copy is made only if they are not in one block of memory already.
+    """
+    sizes = [image.numel() for image in images]
+    blocks = {image.untyped_storage().data_ptr() for image in images}
+    if len(blocks) == 1 and all(image.is_contiguous() for image in images):
+        firsts = [int(image.storage_offset()) for image in images]
+        length = max(first + size for first, size in zip(firsts, sizes, strict=True))
+        return images[0].as_strided((length,), (1,), 0), firsts
+    flat = torch.cat([image.flatten() for image in images])
+    return flat, [0, *np.cumsum(sizes[:-1]).tolist()]
 
 
 def _groups(table: Any) -> Iterator[list[int]]:

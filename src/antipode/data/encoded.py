@@ -3,7 +3,8 @@
 Shapes: n images of a chunk, V views, C channels, S pixels of the side of a view.
 
 A file that the device cannot decode, such as a PNG or a progressive JPEG, is decoded and cut by the
-worker as usual, and its crops take the place of its bytes.
+worker as usual, and its crops take the place of its bytes. If workers and device share the work,
+the same happens to one image in four.
 """
 
 import math
@@ -25,7 +26,9 @@ from antipode.data.sources.source import Decoded, Skip
 SAMPLE = 16  # files that are read to see how long they are, and whether the device can decode them
 SLOT_BYTES = 32 << 20  # of the files of a chunk, about
 CHUNK = 64  # images of a chunk, at most
+ONE_IN = 4  # images; how many a worker decodes if it shares the work with the device
 Bytes = np.ndarray[Any, Any]
+_NO_FILE = (np.empty(0, np.uint8), (0, 0))  # the host must decode the image
 
 
 class Rows(NamedTuple):
@@ -52,8 +55,8 @@ class Slots:
 
     def __init__(self, count: int, size: int) -> None:
         self.count = count
-        flat = torch.frombuffer(mmap.mmap(-1, count * size), dtype=torch.uint8)
-        self.bytes = flat.view(count, size)
+        self.flat = torch.frombuffer(mmap.mmap(-1, count * size), dtype=torch.uint8)
+        self.bytes = self.flat.view(count, size)
 
     def take(self, rows: Rows) -> list[Tensor]:
         """Return the bytes uint8 (L,) of each image of a chunk."""
@@ -72,6 +75,7 @@ class Encoded(Dataset[Rows]):
     views: Maker
     seed: int
     slots: Slots
+    share: bool = False  # workers decode one image in ONE_IN
 
     def __getitem__(self, plan: tuple[int, int, int, Tensor]) -> Rows:
         step, epoch, slot, ids = plan
@@ -83,7 +87,7 @@ class Encoded(Dataset[Rows]):
         memory = self.slots.bytes[slot].numpy()
         end = 0
         for row, index in enumerate(ids.tolist()):
-            data, sides = device_file(self.source, index)
+            data, sides = _NO_FILE if self._own(index) else device_file(self.source, index)
             if sides == (0, 0):
                 image_ids[row], data, skips = crops_of(self.source, self.views, index, unit[row])
                 failures += skips
@@ -97,6 +101,10 @@ class Encoded(Dataset[Rows]):
         boxes = boxes_of(self.views, unit, torch.from_numpy(table[:, 2:])).numpy()
         return Rows(step, epoch, slot, ids.numpy(), image_ids, table, boxes, rest, failures)
 
+    def _own(self, index: int) -> bool:
+        """Return True if a worker decodes this image. Its id decides, so a restart changes none."""
+        return self.share and index % ONE_IN == 0
+
 
 def device_file(source: Decoded, index: int) -> tuple[Bytes, tuple[int, int]]:
     """Return the bytes of an image file with height and width, or zeros if the host must decode."""
@@ -107,7 +115,7 @@ def device_file(source: Decoded, index: int) -> tuple[Bytes, tuple[int, int]]:
     except (ValueError, OSError):  # reported when the host reads the image
         sides = None
     if sides is None or data is None:
-        return np.empty(0, np.uint8), (0, 0)
+        return _NO_FILE
     return np.frombuffer(data, np.uint8), sides
 
 

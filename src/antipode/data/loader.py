@@ -11,6 +11,7 @@ same seed see the same crops of the same images.
 
 import os
 from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
@@ -21,12 +22,12 @@ from torch import Tensor
 
 from antipode import rng
 from antipode.data.chunks import Centres, Chunk, Crops, Maker, uniforms
-from antipode.data.device_decode import Decode, DeviceCrops
+from antipode.data.device_decode import Decode, DeviceCrops, side_stream
 from antipode.data.encoded import Encoded, slots_for
 from antipode.data.reduced import cut_reduced
 from antipode.data.sources.source import Decoded, Memory, Source
 from antipode.data.sources.stamp import Stamp, stamp
-from antipode.data.workers import AHEAD, Ring, Staging, can_share, read, sent
+from antipode.data.workers import AHEAD, Ring, Staging, can_share, pinned, read, sent
 from antipode.types import Batch
 
 # Images that a worker decodes before it returns them, at most this many and about this many bytes
@@ -41,7 +42,8 @@ class Loader:
     `batch` is the number of images over all ranks. The last batch of an epoch is dropped if it is
     incomplete. `parts` is the number of parts in which a network processes the batch (gradient
     accumulation). `decoder` decodes JPEG files in batches on the device; by default workers decode.
-    With `reduced`, workers decode JPEG files at a reduced size where the crops allow it.
+    With `share`, the workers decode one image in four, and the device the others. With `reduced`,
+    workers decode JPEG files at a reduced size where the crops allow it.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Loader:
         device: torch.device | str = "cpu",
         workers: int | None = None,
         decoder: Decode | None = None,
+        share: bool = False,
         reduced: bool = False,
     ) -> None:
         if not 0 < batch <= len(source):
@@ -91,9 +94,21 @@ class Loader:
         self.device = torch.device(device)
         self.workers = cores(world) if workers is None else workers
         self.decoder = decoder
+        self.share = share
         self.reduced = reduced
         self.per_epoch = len(source) // batch
         self.total = self.per_epoch * epochs
+
+    @property
+    def decoded_by(self) -> str:
+        """Who decodes JPEG files: "cpu", "gpu" or "both"."""
+        if self.decoder is None:
+            return "cpu"
+        return "both" if self.share else "gpu"
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Return a context for the steps of training, in which they overlap with decoding."""
+        return nullcontext() if self.decoder is None else side_stream(self.device)
 
     @cached_property
     def stamp(self) -> Stamp:
@@ -192,17 +207,18 @@ class Loader:
             chunks.close()
 
     def _crops_of_device(self, decoder: Decode, start: int) -> Iterator[Any]:
-        """Yield what `_crops` yields; workers only read the files, and the device decodes them."""
+        """Yield what `_crops` yields; the device decodes all files that workers do not decode."""
         assert isinstance(self.source, Decoded)
-        share = self.batch // self.world
-        slots, size = slots_for(self.source, self.views, share, AHEAD * self.workers)
-        dataset = Encoded(self.source, self.views, self.seed, slots)
+        count = self.batch // self.world
+        slots, size = slots_for(self.source, self.views, count, AHEAD * self.workers)
+        dataset = Encoded(self.source, self.views, self.seed, slots, self.share)
         plan = _Plan(self, start, slots.count, size)
         chunks = read(dataset, plan, self.workers, torch.device("cpu"))
         first = [*islice(chunks, 1)]  # starts the workers before there is another thread
-        ahead = DeviceCrops(dataset, decoder, share, self.device)
+        ahead = DeviceCrops(dataset, decoder, count, self.device)
         try:
-            yield from ahead.made(chain(first, chunks))
+            with pinned(slots.flat, self.device):
+                yield from ahead.made(chain(first, chunks))
         finally:
             chunks.close()
 

@@ -9,7 +9,8 @@ import math
 import mmap
 import multiprocessing
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -38,30 +39,32 @@ class Ring:
         self.flat = torch.frombuffer(mmap.mmap(-1, sum(sizes)), dtype=torch.uint8)
         parts = zip(torch.split(self.flat, sizes), shapes, strict=True)
         self.views = [part.view(slots, *shape) for part, shape in parts]
-        self.pinned = False
 
     def slot(self, number: int, count: int) -> list[Tensor]:
         """Return the memory (count,C,S,S) of each view in a slot."""
         return [view[number, :count] for view in self.views]
 
-    def pin(self) -> None:
-        """Pin the memory, so that a GPU copies from it while the host continues."""
-        size = self.flat.numel()
-        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        code = int(runtime.cudaHostRegister(self.flat.data_ptr(), size, 0))
-        self.pinned = code == 0
-        if not self.pinned:
-            text = (
-                f"{size >> 20} MB of memory for the loader could not be pinned (CUDA error {code})"
-            )
-            warnings.warn(f"{text}; copies to the GPU take longer", stacklevel=2)
 
-    def release(self) -> None:
-        """Unpin the memory."""
-        if self.pinned:
-            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            runtime.cudaHostUnregister(self.flat.data_ptr())
-            self.pinned = False
+@contextmanager
+def pinned(memory: Tensor, device: torch.device) -> Iterator[None]:
+    """Pin memory, so that a GPU copies from it while the host continues; do nothing on a CPU.
+
+    It must be pinned after the workers were started, which inherit the memory but not the pins.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    size = memory.numel()
+    code = int(runtime.cudaHostRegister(memory.data_ptr(), size, 0))
+    if code:
+        text = f"{size >> 20} MB of memory for the loader could not be pinned (CUDA error {code})"
+        warnings.warn(f"{text}; copies to the GPU take longer", stacklevel=2)
+    try:
+        yield
+    finally:
+        if not code:
+            runtime.cudaHostUnregister(memory.data_ptr())
 
 
 class Staging:
@@ -143,10 +146,9 @@ def read(
         generator=torch.Generator(),
     )
     iterator = iter(loader)
-    if ring is not None and on_gpu:
-        ring.pin()
     try:
-        yield from iterator
+        with nullcontext() if ring is None else pinned(ring.flat, device):
+            yield from iterator
     except ValueError as error:
         # the DataLoader puts the worker's traceback before its message: keep the message only
         _, separator, message = str(error).strip().rpartition("\nValueError: ")
@@ -158,8 +160,6 @@ def read(
         stop_workers = getattr(iterator, "_shutdown_workers", None)
         if stop_workers is not None:
             stop_workers()
-        if ring is not None:
-            ring.release()
 
 
 def _same(item: Any) -> Any:

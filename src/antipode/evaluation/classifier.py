@@ -169,14 +169,14 @@ def fit(
         epochs=epochs,
         seed=task.seed,
         device=task.device,
-        decoder=evaluation_decoder(source, views, task.device),
+        **evaluation_decoder(source, views, task.device),
         **places(batch),
     )
     optimisers = [optimiser for optimiser, _ in moves]
     learn = learning(heads, _labels(source, task.device), features, optimisers)
     # The memory of a captured step is not free for others. A trained network may need all of it.
     frozen = len(weights_of(optimisers)) == len(list(heads.parameters()))
-    with bar(loader.total * batch, "classifier") as done:
+    with bar(loader.total * batch, "classifier") as done, loader.beside():
         for step, take_step in _steps(loader, learn, frozen):
             for optimiser, rate in moves:
                 set_rate(optimiser, rate * factor(step, loader.per_epoch))

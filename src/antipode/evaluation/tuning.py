@@ -171,7 +171,7 @@ def _steps(task: Task, tuning: Tuning, source: Source, learn: Learn) -> Steps:
         epochs=tuning.epochs,
         seed=task.seed,
         device=task.device,
-        decoder=evaluation_decoder(shown, views, task.device),
+        **evaluation_decoder(shown, views, task.device),
         **places(tuning.batch),
     )
     for _, _, batch in loader.steps():

@@ -62,9 +62,9 @@ class Data(Section):
     is the number of loader processes; None chooses as many as suit the machine. `labels` says
     whether the subfolders of `folder:` are classes; `pretrain` decides and stores "folders" or
     "none". `decoder` says where JPEG files are decoded: by the workers ("cpu"), by the GPU ("gpu"),
-    or where a measurement at the start of a long run finds it faster ("auto"). Pixels differ. With
-    `reduced_decode`, workers decode large JPEG files at a half, a quarter or an eighth of their
-    size where the crops allow it, which also changes pixels slightly.
+    by both ("both"), or where a measurement at the start of a long run finds it fastest
+    ("auto"). Pixels differ. With `reduced_decode`, workers decode large JPEG files at a half, a
+    quarter or an eighth of their size where the crops allow it, which also changes pixels slightly.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Data(Section):
     root: str | None = None
     download: bool = False
     workers: Annotated[int, Field(ge=0)] | None = None
-    decoder: Literal["auto", "cpu", "gpu"] = "auto"
+    decoder: Literal["auto", "cpu", "gpu", "both"] = "auto"
     reduced_decode: bool = False
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from antipode import dist, optim
 from antipode.core.learner import Learner
-from antipode.data.decoders import choose_decoder
+from antipode.data.decoders import loader_arguments
 from antipode.data.loader import Loader
 from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Memory
@@ -136,7 +136,7 @@ def build(
         device=device,
         workers=recipe.data.workers,
         reduced=recipe.data.reduced_decode,
-        decoder=choose_decoder(decoder or recipe.data.decoder, data.pretrain, views, device),
+        **loader_arguments(decoder or recipe.data.decoder, data.pretrain, views, device),
     )
     optims, schedules = optimisers(recipe, learner)
     step = Step(

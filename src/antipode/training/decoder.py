@@ -1,4 +1,4 @@
-"""Decide by a measurement whether the workers or the GPU decode the JPEG files of a run."""
+"""Decide by a measurement who decodes the JPEG files of a run: the workers, the GPU, or both."""
 
 import copy
 import time
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from antipode import dist
-from antipode.data.decoders import device_decoder, has_engine
+from antipode.data.decoders import ON_DEVICE, device_decoder, has_engine
 from antipode.data.device_decode import Decode
 from antipode.data.encoded import suits
 from antipode.data.sources.source import Decoded
@@ -23,19 +23,20 @@ from antipode.training.build import Setup, build
 from antipode.training.pace import warm_steps
 from antipode.training.progress import say
 
+NAMES = {"cpu": "the CPU", "gpu": "the GPU", "both": "CPU and GPU"}
 LONG = 10_000  # steps of a run for which the measurement pays
 TIMED = 30  # steps that are timed
 ENOUGH = 1.1  # the workers suffice if a step of the loop takes this much longer than without them
-GAIN = 0.95  # the GPU decodes if its loop takes at most this share of the workers' time
+GAIN = 0.95  # the GPU helps if the loop then takes at most this share of the workers' time
 
 
 def where_to_decode(
     recipe: Recipe, splits: Splits | None, module: nn.Module | None, resumed: RunFolder | None
 ) -> str:
-    """Return "cpu" or "gpu": who decodes the JPEG files of a run.
+    """Return "cpu", "gpu" or "both": who decodes the JPEG files of a run.
 
     The recipe may state it. A resumed run keeps what it was started with. Otherwise a long run on a
-    GPU with an engine for JPEG measures both, and all other runs stay with the workers.
+    GPU with an engine for JPEG measures all three, and all other runs stay with the workers.
     """
     if recipe.data.decoder != "auto":
         return recipe.data.decoder
@@ -52,31 +53,38 @@ def where_to_decode(
         decoder = device_decoder(device) if suits(splits.pretrain, views) else None
         if decoder is None:
             return "cpu"
-        chosen = "gpu" if dist.any_rank(gains(setup, decoder), device) else "cpu"
+        ours = fastest(setup, decoder)
+        # all ranks do the same; the one that most needs the GPU decides
+        chosen = next((one for one in ON_DEVICE if dist.any_rank(ours == one, device)), "cpu")
     del setup
     torch.cuda.empty_cache()
     if dist.first():
-        say(f"JPEG files are decoded by the {chosen.upper()}, which is faster for this run.")
+        say(f"JPEG files are decoded by {NAMES[chosen]}, which is fastest for this run.")
     return chosen
 
 
-def gains(setup: Setup, decoder: Decode) -> bool:
-    """Return True if training is faster when a decoder on the device takes the workers' place.
+def fastest(setup: Setup, decoder: Decode) -> str:
+    """Return who should decode: the workers, unless training is faster if the device helps.
 
     The steps change the learner of this setup, which must not be used afterwards.
     """
     take = setup._whole_step()
     workers, step = _seconds(setup, take)
     if workers <= ENOUGH * step:
-        return False
+        return "cpu"
     setup.loader.decoder = decoder
-    return _seconds(setup, take)[0] < GAIN * workers
+    times = {}
+    for where in ON_DEVICE:
+        setup.loader.share = where == "both"
+        times[where] = _seconds(setup, take)[0]
+    best = min(times, key=times.__getitem__)
+    return best if times[best] < GAIN * workers else "cpu"
 
 
 def _seconds(setup: Setup, take: Callable[..., Any]) -> tuple[float, float]:
     """Return the seconds of a step of the loop, and of a step whose images are ready."""
     steps = setup.loader.inputs()
-    with closing(steps):
+    with closing(steps), setup.loader.beside():
         for step, _, inputs in islice(steps, warm_steps(setup.device.type)):
             setup.prepare(step)
             take(*inputs)

@@ -58,7 +58,7 @@ def train(
         decoder = where_to_decode(recipe, splits, backbone, run if resumes else None)
         setup = build(recipe, splits, backbone, fresh=not resumes, decoder=decoder)
         folder = prepared(run, overwrite) if dist.rank() == 0 else nullcontext(_nothing)
-        with folder as commit:
+        with folder as commit, setup.loader.beside():
             # other ranks wait here, so that they do not read a checkpoint of the replaced run
             dist.any_rank(False, setup.device)
             _loop(setup, run, monitor, commit, again, opening, quiet)
@@ -203,7 +203,7 @@ def begin(setup: Setup, run: RunFolder) -> tuple[int, health.HealthMonitor]:
     if dist.rank() == 0:
         run.path.mkdir(parents=True, exist_ok=True)
         setup.recipe.write(run.path / "recipe.json")
-        decoder = "cpu" if setup.loader.decoder is None else "gpu"  # a resumed run keeps it
+        decoder = setup.loader.decoded_by  # a resumed run keeps it
         run.write_json("env.json", environment(setup.device.type) | {"decoder": decoder})
         run.rewind(start)
         if found:
