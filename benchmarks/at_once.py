@@ -54,6 +54,7 @@ AT_ONCE = {32: (1, 2, 4, 8), 256: (1, 2, 4)}
 WARM = 20  # steps of each run before the clock starts; the fourth is captured
 AHEAD = 8  # steps that the host may be ahead of the device
 SAME = 8  # runs at once whose bits are compared
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"  # queues of a process on the device, 8 by default
 SOON = 0.3  # seconds between a command and the common start
 
 
@@ -312,6 +313,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="steps that are compared")
     parser.add_argument("--warm", type=int, default=WARM, help="steps before the clock starts")
     parser.add_argument("--images", type=int, default=50_000, help="made-up images")
+    parser.add_argument("--connections", type=int, help=f"{CONNECTIONS} of the streams' process")
     parser.add_argument("--set", nargs="*", default=[], help="settings of the recipe")
     args = parser.parse_args()
     begun = time.monotonic()
@@ -320,11 +322,16 @@ def main() -> None:
     kinds = [Kind(batch, False, *common) for batch in args.batches]
     counts = [[count for count in AT_ONCE[one.batch] if count <= args.most] for one in kinds]
     result: dict[str, Any] = {"recipe": RECIPE, **surroundings("torch"), "rows": []}
+    result["connections"] = args.connections
     with TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
         threads = 1 if args.device == "cpu" else 2
-        # outside of MPS: a single process needs none
+        # Outside of MPS: a single process needs none. CUDA reads the variable when it starts, and
+        # under MPS eight processes with 32 connections each are too many.
+        if args.connections:
+            os.environ[CONNECTIONS] = str(args.connections)
         streams = stack.enter_context(Crew(1, home / "streams", threads))
+        os.environ.pop(CONNECTIONS, None)
         stack.enter_context(shared_gpu(torch.device(args.device)))
         result["mps"] = PLACES[0] in os.environ
         most = max(len(kinds) + 1, *map(max, counts))

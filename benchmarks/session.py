@@ -40,25 +40,24 @@ class Part(NamedTuple):
 
 # OUT and MINUTES are replaced
 ALONE = {
-    "large-resnet18": Part("large.py --network resnet18 --seconds 3 --out OUT/large-r18.json", 170),
-    "linear": Part("evaluate_large.py --device cuda --part linear --out OUT/linear.json", 100),
-    "linear-pack": Part(
-        "evaluate_large.py --device cuda --part linear-pack --out OUT/linear-pack.json", 100
+    "decoders": Part(
+        "evaluate_large.py --device cuda --part linear linear-gpu linear-both"
+        " --out OUT/linear.json",
+        110,
     ),
-    "at-once": Part("at_once.py --batches 32 --out OUT/at-once.json", 180),
+    "large-resnet18": Part(
+        "large.py --network resnet18 --source files --seconds 3 --out OUT/large-r18.json", 120
+    ),
+    "at-once": Part("at_once.py --batches 32 --connections 32 --out OUT/at-once.json", 220),
+    "throughput": Part(
+        "throughput.py --no-lightly --recipe cifar10.adco cifar10.jcl cifar10.msbreg"
+        " --epochs 4 --steps 150 --out OUT/throughput.jsonl",
+        240,
+    ),
 }
 TOGETHER = {
-    "finetune-run": Part("finetune.py --run OUT/simclr --starts run --out OUT/finetune.jsonl", 600),
-    "finetune-scratch": Part(
-        "finetune.py --run OUT/simclr --starts scratch --out OUT/finetune.jsonl", 600
-    ),
-    "retrieval": Part(
-        "retrieval.py cifar10 --jobs 2 --only byol vicreg --epochs 12 --bank 10000"
-        " --out OUT/retrieval-cifar10.json"
-    ),
-    "coupling": Part("coupling.py --out OUT/coupling.json"),
     "detectors": Part(
-        "evaluate_large.py --device cuda --part detect-voc detect-coco segment-coco"
+        "evaluate_large.py --device cuda --part detect-voc segment-coco detect-coco"
         " --out OUT/detectors.json"
     ),
     "claims": Part("claims.py --headlines --jobs 4 --minutes MINUTES --out OUT/claims.jsonl"),

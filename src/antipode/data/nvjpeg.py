@@ -22,6 +22,9 @@ from torch import Tensor
 HARDWARE, GPU_HYBRID = 3, 2  # nvjpegBackend_t: the engine for JPEG; kernels, also for Huffman codes
 PLANES = 3  # nvjpegOutputFormat_t: RGB, one plane after the other
 ALIGNED = 512  # bytes; where an image may begin
+# bytes of which nvJPEG allocates a multiple. Batches differ in size, and without this a larger one
+# would be allocated anew, for which CUDA waits until the whole device is idle.
+PADDING = 16 << 20
 CREATE = "nvjpegCreateEx"
 
 
@@ -48,6 +51,9 @@ class NvJpeg:
                 if not self.handle
             ]
             _check(CREATE, min(codes))
+            for memory in ("Device", "Pinned"):
+                name = f"nvjpegSet{memory}MemoryPadding"
+                _check(name, getattr(library, name)(ctypes.c_size_t(PADDING), self.handle))
             self._call("nvjpegJpegStateCreate", ctypes.byref(self.state))
 
     def __call__(self, files: list[Tensor], sides: Sequence[Sequence[int]]) -> list[Tensor]:
