@@ -494,9 +494,10 @@ def reproduce(
     """
     antipode.place(on)
     if plan:
-        lines = antipode.plan_item(item, scale, out, seeds=seeds, root=root, device=device)
-        lines = [antipode.ranked(line, resources) for line in lines]
-        say({"plan": lines}, "\n".join(lines), as_json)
+        content, lines = antipode.plan_item(
+            item, scale, out, seeds=seeds, root=root, device=device, resources=resources
+        )
+        say(content, "\n".join(lines), as_json)
         return
     outcome = antipode.reproduce(
         item,
@@ -544,12 +545,14 @@ def sweep(
 
     The exit status is 1 if a run failed.
     """
+    early.check_protocols(protocol)
     given = set_ or []
     antipode.place(on)
     if plan:
-        lines = antipode.plan_sweep(recipe, vary, out, seeds=seeds, overrides=given, device=device)
-        lines = [antipode.ranked(line, resources) for line in lines]
-        say({"plan": lines}, "\n".join(lines), as_json)
+        content, lines = antipode.plan_sweep(
+            recipe, vary, out, seeds=seeds, overrides=given, device=device, resources=resources
+        )
+        say(content, "\n".join(lines), as_json)
         return
     found = antipode.sweep(
         recipe,

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from antipode.names import brief, closest, printable, unknown
 from antipode.paths import expanded
+from antipode.wording import option
 
 HOME = Path(__file__).parent
 UNTRAINED = ("random:", "torchvision:", "file:")  # networks that no run trained
+PREFIXES = ("folder:", "webdataset:", "hf:", "packed:")  # of data sets
 WEIGHTS = "backbone.safetensors"
 CLASSIFIER = "model.json"  # in a folder that `antipode finetune` has written
 
@@ -23,6 +25,10 @@ def check_recipe(recipe: str | None, method: str | None) -> None:
     """Raise ValueError for the name of an unknown recipe or method."""
     if method is not None and method not in methods():
         raise unknown("method", method, methods())
+    if recipe is not None and recipe.startswith(PREFIXES):
+        raise ValueError(
+            f"{brief(recipe)} is a data set and not a recipe: use {option('data', recipe)}"
+        )
     if recipe is None or "/" in recipe or recipe.endswith(".json") or Path(recipe).exists():
         return
     data, dot, name = recipe.partition(".")
@@ -63,10 +69,23 @@ def not_finished(path: Path) -> str:
             f"{path} holds a classifier and not a run: antipode predict uses it, and torchvision "
             f"or timm load its model.safetensors as it is"
         )
+    if (path / "recipe.json").exists():
+        return (
+            f"{path} holds no finished run: its training has not ended, so there is no {WEIGHTS} "
+            "yet; the command that started it resumes it"
+        )
+    reason = f"there is no {WEIGHTS}" if path.exists() else f"there is no such folder{_near(path)}"
     return (
-        f"{path} holds no finished run: there is no {WEIGHTS}; networks that no run trained are "
-        "random:NAME, torchvision:NAME and file:PATH@NAME"
+        f"{path} holds no finished run: {reason}; networks that no run trained are random:NAME, "
+        "torchvision:NAME and file:PATH@NAME"
     )
+
+
+def _near(path: Path) -> str:
+    """Return a hint with the run beside a path that has the most similar name."""
+    runs = (file.parent.name for file in path.parent.glob(f"*/{WEIGHTS}"))
+    match = closest(path.name, runs)
+    return f", did you mean {path.parent / match}?" if match else ""
 
 
 def check_runs(runs: Sequence[str]) -> None:

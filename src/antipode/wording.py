@@ -54,6 +54,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def capital(text: str) -> str:
+    """Return a sentence that begins with a capital letter, unless it begins with kNN."""
+    return text if text.startswith("kNN") else text[:1].upper() + text[1:]
+
+
 def same_call() -> str:
     """Return "the same command" or "the same call"."""
     return "the same command" if _flags else "the same call"

@@ -259,6 +259,7 @@ def fake_hub(monkeypatch, tables):
         return tables
 
     fake.load_dataset = load_dataset
+    fake.config = types.SimpleNamespace(HF_HUB_OFFLINE=True)
     monkeypatch.setitem(sys.modules, "datasets", fake)
 
 

@@ -42,11 +42,12 @@ def pictures(tmp_path):
 def test_embed_returns_what_its_job_has_written(jobs, pictures, tmp_path):
     network = "random:resnet10-slim"
     here = antipode.embed(network, pictures)
-    there = antipode.embed(network, pictures, tmp_path / "x.npz", **SLURM)
-    assert len(jobs) == 1 and torch.equal(here.x, there.x) and torch.equal(here.y, there.y)
-    for wrong in (None, tmp_path / "x.parquet"):
-        with pytest.raises(ValueError, match="needs out with an"):
-            antipode.embed(network, pictures, wrong, **SLURM)
+    for count, name in enumerate(("x.npz", "x.parquet"), 1):
+        there = antipode.embed(network, pictures, tmp_path / name, **SLURM)
+        assert len(jobs) == count
+        assert torch.equal(here.x, there.x) and torch.equal(here.y, there.y)
+    with pytest.raises(ValueError, match="needs out, the file to write"):
+        antipode.embed(network, pictures, **SLURM)
 
 
 def test_pack_writes_the_same_files_in_a_job(jobs, pictures, tmp_path):

@@ -26,7 +26,7 @@ from antipode.nets.weight_file import Normal
 from antipode.paths import absolute
 from antipode.runs.images import channels_of
 from antipode.runs.run import Run, Runs, opened
-from antipode.wording import option
+from antipode.wording import counted, option
 
 LISTED = 6  # classes that the first line names
 
@@ -160,12 +160,13 @@ def planned(run: Run, task: Task, tuning: Tuning) -> list[str]:
     if tuning.lr is not None:
         rate = f"backbone {tuning.lr:g}, {rate}"
     frozen = " (frozen)" if tuning.lr is None else ""
+    each = f"{few}" if few == many else f"{few} to {many}"
     lines = [
         f"data: {len(train)} train and {tested} test images of {len(names)} classes ({shown}), "
-        f"{few} to {many} train images each{hint}",
-        f"training: {run.backbone_name}{frozen} at {task.size} px, {tuning.epochs} epochs of "
-        f"{len(train) // tuning.batch} steps with {tuning.batch} images, {tuning.optimiser}, "
-        f"learning rate {rate}, on {task.device.type}",
+        f"{each} train images each{hint}",
+        f"training: {run.backbone_name}{frozen} at {task.size} px, "
+        f"{counted(tuning.epochs, 'epoch')} of {counted(len(train) // tuning.batch, 'step')} with "
+        f"{tuning.batch} images, {tuning.optimiser}, learning rate {rate}, on {task.device.type}",
     ]
     return [printable(line) for line in lines]  # classes and networks have names from files
 

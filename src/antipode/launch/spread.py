@@ -5,8 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -115,14 +113,13 @@ def embed(
     if place.kind == "ray":
         opened_run = opened(run, module=backbone)
         return embed_on_ray(opened_run, given, file, address=place.address, resources=asked)
-    if file is None or file.suffix != ".npz":
-        raise ValueError(f"{option('on', 'slurm')} needs {option('out')} with an .npz file")
+    if file is None:
+        raise ValueError(f"{option('on', 'slurm')} needs {option('out')}, the file to write")
     beside = file.with_name(f"{file.name}.jobs")
     _perform(
         Task(file.name, beside, partial(_embed, run, given, file, backbone), work=1.0), place, asked
     )
-    with np.load(file) as stored:
-        return Features(torch.from_numpy(stored["x"]), torch.from_numpy(stored["y"]))
+    return features.read(file)
 
 
 def _embed(run: Runs, data: Given, file: Path, backbone: nn.Module | None, quiet: bool) -> None:

@@ -13,7 +13,7 @@ from antipode.recipe.own_data import LARGEST, OwnData
 from antipode.recipe.recipe import Recipe, assemble
 from antipode.recipe.request import Request
 from antipode.recipe.resolve import resolve
-from antipode.wording import option
+from antipode.wording import counted, option
 
 
 def open_data(
@@ -55,6 +55,9 @@ def open_recipe(request: Request, splits: Splits, stored: Recipe | None = None) 
     A run that is resumed keeps the defaults that it was started with, even if other defaults would
     suit the data or the device now.
     """
+    if len(splits.pretrain) < 2:
+        found = counted(len(splits.pretrain), "image")
+        raise ValueError(f"{splits.name} has {found}, and training needs at least 2")
     own = own_data(request, splits)
     recipe = resolve(request, images=len(splits.pretrain), own=own)
     return recipe if stored is None or own is None else _resumed(recipe, stored, request)

@@ -19,6 +19,7 @@ from antipode.recipe.schema import GROUPS, SECTIONS
 from antipode.wording import option
 
 # words for the bounds of pydantic fields
+SYNONYMS = {"gpu": "cuda"}  # what users write in place of a choice
 BOUNDS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 
 
@@ -154,7 +155,7 @@ def convert(key: str, value: Any, kind: Any) -> Any:
         except (ValidationError, OverflowError):
             continue
     choices = [choice for choice in _choices(kind) if isinstance(choice, str)]
-    match = closest(value, choices, 0.6) if isinstance(value, str) else None
+    match = closest(SYNONYMS.get(value, value), choices, 0.6) if isinstance(value, str) else None
     hint = f", did you mean {match!r}?" if match else ""
     raise ValueError(f"{key} must be {allowed(kind)}, not {brief(value)}{hint}")
 

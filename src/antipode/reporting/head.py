@@ -17,6 +17,7 @@ from antipode.reporting.seed_groups import Column, Group, Main
 from antipode.reporting.summary import command_path, epochs_done, training_seconds
 from antipode.runs.log import Log
 from antipode.runs.run import Run
+from antipode.wording import capital
 
 
 def title(runs: Sequence[Run]) -> str:
@@ -34,7 +35,7 @@ def hero(
     main = seed_groups.main_score(runs, groups, columns)
     if len(runs) == 1:
         about = provenance.sentence(runs[0], albums[0].images)
-        eyebrow = f"{runs[0].method} on {runs[0].value('data.name', 'no data')}"
+        eyebrow = _subject(runs[0])
     else:
         about = _comparison(runs, groups)
         data_sets = list(dict.fromkeys(str(run.value("data.name")) for run in runs if run.values))
@@ -44,6 +45,13 @@ def hero(
         f'<p class="eyebrow">{_safe(eyebrow)}</p><h1>{_safe(title(runs))}</h1>'
         f"{judged}{_condition(runs)}{_settings(runs, about)}"
     )
+
+
+def _subject(run: Run) -> str:
+    """Return the method and the data set of a run, or the name of a network without a recipe."""
+    if run.values:
+        return f"{run.method} on {run.value('data.name')}"
+    return run.network_name or run.method
 
 
 def _judged(
@@ -56,15 +64,18 @@ def _judged(
             f"<code>{_safe(f'antipode evaluate {command_path(runs[0])}')}</code>.</p>"
         )
     column = columns[main.column]
-    found = verdict(column.name, main.score)
+    subject = runs[groups[main.group].runs[0]]
+    found = verdict(column.name, main.score, trained=not subject.is_untrained)
     percentage = column.unit.startswith("%")
     several = len(groups) > 1
-    label = groups[main.group].label if several else "this run"
+    label = (
+        groups[main.group].label if several else "this run" if subject.values else "this network"
+    )
     return (
         f'<div class="verdict"><div>{_badge(found)}{_number(main, percentage)}'
-        f'<p class="by">{_safe(_capital(found.sentence))}.</p>'
-        f'<p class="small">{_safe(_origin(main, column, groups, several))}</p>{_overlap(main)}'
-        f"</div>{_bars(main, label) if percentage else ''}</div>"
+        f'<p class="by">{_safe(capital(found.sentence))}.</p>'
+        f'<p class="small">{_safe(_origin(main, column, groups, subject))}</p>{_overlap(main)}'
+        f"</div>{_bars(main, label, subject.is_untrained) if percentage else ''}</div>"
     )
 
 
@@ -74,7 +85,7 @@ def _badge(found: Verdict) -> str:
         return ""
     kind = {True: "good", False: "bad", None: "plain"}[found.good]
     mark = {True: "✓", False: "!", None: "·"}[found.good]
-    word = _safe(_capital(found.word))
+    word = _safe(capital(found.word))
     return f'<p class="badge {kind}"><b aria-hidden="true">{mark}</b> {word}</p>'
 
 
@@ -92,16 +103,17 @@ def _number(main: Main, percentage: bool) -> str:
     return f'<p class="score"><strong>{value}{unit}</strong>{shown}</p>'
 
 
-def _origin(main: Main, column: Column, groups: Sequence[Group], several: bool) -> str:
+def _origin(main: Main, column: Column, groups: Sequence[Group], subject: Run) -> str:
     """Return where the number comes from: protocol, images, seeds and setting."""
+    several = len(groups) > 1 and main.settings > 1
     split = "training" if column.split == "train" else column.split
     images = f"Score {column.name} on {column.n:,} {split} images of {column.data}. "
     which = f"{groups[main.group].label}, the highest of {main.settings} settings. "
     if main.n > 1:
         seeds = f"Mean ± standard deviation over {main.n} seeds."
     else:
-        seeds = "One seed: train several to see their spread."
-    return f"{images}{which if several and main.settings > 1 else ''}{seeds}"
+        seeds = "One seed: train several to see their spread." if subject.values else ""
+    return f"{images}{which if several else ''}{seeds}".strip()
 
 
 def _overlap(main: Main) -> str:
@@ -116,12 +128,15 @@ def _overlap(main: Main) -> str:
     )
 
 
-def _bars(main: Main, label: str) -> str:
-    """Return bars of the score, of the untrained network and of chance, as a table."""
+def _bars(main: Main, label: str, is_untrained: bool) -> str:
+    """Return bars of the score, of the untrained network and of chance, as a table.
+
+    An untrained network is not compared with itself.
+    """
     more = main.score.get("more")
     untrained = more.get("untrained") if isinstance(more, dict) else None
     rows: list[tuple[str, Any, str]] = [(label, main.mean, "own")]
-    rows += [("untrained network", untrained, "base")]
+    rows += [] if is_untrained else [("untrained network", untrained, "base")]
     rows += [("chance", main.score.get("chance"), "base")]
     lines = [_bar(name, float(value), kind, main) for name, value, kind in rows if number(value)]
     return (
@@ -152,7 +167,7 @@ def _condition(runs: Sequence[Run]) -> str:
         return ""
     items = "".join(
         f'<li class="{"fine" if one.good else "bad"}"><b>{_safe(one.name.capitalize())}</b> '
-        f"{_safe(_capital(one.sentence))}.</li>"
+        f"{_safe(capital(one.sentence))}.</li>"
         for one in found.findings
     )
     where = f'<p class="small">Measured on the {_safe(found.of)}.</p>'
@@ -214,11 +229,6 @@ def _time(seconds: float | None) -> str:
 
 def _count(n: int, what: str) -> str:
     return f"{n:,} {what}" + ("" if n == 1 else "s")
-
-
-def _capital(text: str) -> str:
-    """Return a sentence that begins with a capital letter, unless it begins with kNN."""
-    return text if text.startswith("kNN") else text[:1].upper() + text[1:]
 
 
 def _safe(text: Any) -> str:

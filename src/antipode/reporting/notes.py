@@ -7,6 +7,7 @@ from antipode.names import printable
 from antipode.reporting.pictures import Album
 from antipode.reporting.warnings import Note, concerns
 from antipode.runs.run import Run
+from antipode.wording import capital
 
 Notes = dict[Note, list[str]]  # each distinct note with the labels of its runs
 
@@ -94,7 +95,7 @@ def _sentence(note: Note, names: Sequence[str], runs: int) -> str:
         whose = "all runs" if len(names) == runs else ", ".join(names[:4]) + more
     command = f" <code>{_safe(note.command)}</code>" if note.command else ""
     labels = f' <span class="whose">{_safe(whose)}</span>' if whose else ""
-    return f"{_safe(note.text[:1].upper() + note.text[1:])}.{command}{labels}"
+    return f"{_safe(capital(note.text))}.{command}{labels}"
 
 
 def _safe(text: str) -> str:

@@ -192,12 +192,16 @@ def environment(run: Run) -> list[list[str]]:
 
 def sentence(run: Run, images: int | None = None) -> str:
     """Return one sentence that describes the run."""
+    if run.is_untrained:
+        return f"An untrained network, {run.network_name}: its weights are random."
     if not run.values:
-        return "A network that no run here has trained: the folder has scores and no recipe."
+        name = f", {run.network_name}" if run.network_name else ""
+        return f"A network that no run here has trained{name}: there are scores and no recipe."
     epochs = run.value("train.epochs")
     done = epochs_done(run)
     count = f"{images:,} images of " if images else ""
-    length = f"{epochs} epochs" if run.finished else f"{done} of {epochs} epochs so far"
+    whole = "1 epoch" if epochs == 1 else f"{epochs} epochs"
+    length = whole if run.finished else f"{done} of {whole} so far"
     return (
         f"{run.value('backbone.name')} pretrained with {run.method} on {count}"
         f"{run.value('data.name')} without labels: {length}, batch size "

@@ -151,7 +151,7 @@ def gaps(run: Run) -> Iterator[Note]:
     if run.values and not run.environment:
         yield _gap("environment", "there is no env.json: versions and machine are unknown")
     if run.log.lines and "knn" not in run.log.series:
-        yield _knn_gap(run)
+        yield from _knn_gap(run)
     if run.log.lines and "spread" not in run.log.series:
         yield _gap(
             "health",
@@ -168,13 +168,15 @@ def _gap(kind: str, text: str, command: str = "") -> Note:
     return Note(False, kind, text, command)
 
 
-def _knn_gap(run: Run) -> Note:
+def _knn_gap(run: Run) -> Iterator[Note]:
+    """Yield a note on kNN accuracy, unless it was not asked for and there are no labels."""
     if run.value("monitor.knn_every"):
-        return _gap(
+        yield _gap(
             "knn", "kNN accuracy could not be tracked: there are no labels, or no test images"
         )
-    text = "kNN accuracy was not tracked during training"
-    return _gap("knn", text, "--set monitor.knn_every=1")
+    elif run.value("data.labels") != "none" or not str(run.value("data.name")).startswith("folder"):
+        text = "kNN accuracy was not tracked during training"
+        yield _gap("knn", text, "--set monitor.knn_every=1")
 
 
 def _evaluate_command(run: Run) -> str:

@@ -24,7 +24,7 @@ from antipode.reproduction import picture, present
 from antipode.reproduction.collect import collect
 from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Scale, Verdict
 from antipode.reproduction.measure import measure_run
-from antipode.reproduction.plan import Plan, PlannedRun, listing, make_plan
+from antipode.reproduction.plan import Plan, PlannedRun, as_json, listing, make_plan
 from antipode.reproduction.ready import (
     check_ready,
     check_single_process,
@@ -115,9 +115,15 @@ def reproduce(
     return outcome
 
 
-def plan_item(item: str, scale: str, out: str | Path | None, **options: Any) -> list[str]:
-    """Return lines that list the runs of an item with their states and commands, and the cost."""
-    return listing(make_plan(item, scale, output_folder(out, scale), **options))
+def plan_item(
+    item: str, scale: str, out: str | Path | None, *, resources: Asked = None, **options: Any
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the runs of an item with their states and commands, and the cost, as JSON and lines.
+
+    With `resources`, the commands start as many processes as they ask for.
+    """
+    plan = make_plan(item, scale, output_folder(out, scale), **options)
+    return as_json(plan, resources), listing(plan, resources)
 
 
 def output_folder(out: str | Path | None, scale: str) -> Path:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from antipode.launch.commands import ranked
+from antipode.launch.place import Asked
 from antipode.launch.task import H200
 from antipode.names import unknown
 from antipode.nets.backbone import Stem, backbone
@@ -268,18 +270,66 @@ def cost(plan: Plan) -> str:
     )
 
 
-def listing(plan: Plan) -> list[str]:
+def listing(plan: Plan, resources: Asked = None) -> list[str]:
     """Return the lines that describe a plan.
 
     The first line names the item, and the second states the cost. Every run follows, with its state
-    and the command that trains it alone.
+    and the command that trains it alone, with as many processes as the resources ask for.
     """
     return [
         f"{plan.name} at scale {plan.scale}: {plan.item.grids[plan.scale].note}",
         cost(plan),
         *(
-            f"{planned.state:11}  "
-            f"{planned.trial.recipe if planned.recipe is None else planned.command}"
+            f"{planned.state:11}  {_command(planned, resources) or planned.trial.recipe}"
             for planned in plan.runs
         ),
     ]
+
+
+def as_json(plan: Plan, resources: Asked = None) -> dict[str, Any]:
+    """Return a plan as JSON: the settings, and every run once with its state and command.
+
+    The settings name their runs. `h200_seconds` is the time that `cost` states for one H200, None
+    at scale smoke, which is for a CPU.
+    """
+    left = plan.missing
+    operations = sum(planned.work for planned in left)
+    evaluating = judging(plan) if left and plan.scale == "paper" else 0.0
+    return {
+        "item": plan.name,
+        "scale": plan.scale,
+        "note": plan.item.grids[plan.scale].note,
+        "out": str(plan.out),
+        "seeds": len(plan.trials[0][1]),
+        "settings": [
+            {
+                "recipe": trial.recipe,
+                "values": trial.overrides,
+                "runs": [planned.folder.name for planned in runs],
+            }
+            for trial, runs in plan.trials
+        ],
+        "runs": [_row(planned, resources) for planned in plan.runs],
+        "to_train": len(left),
+        "cost": cost(plan),
+        "h200_seconds": None if plan.scale == "smoke" else (operations + evaluating) / H200,
+    }
+
+
+def _row(planned: PlannedRun, resources: Asked) -> dict[str, Any]:
+    """Return a run as JSON. The command of a network that is not trained is None."""
+    return {
+        "name": planned.folder.name,
+        "folder": str(planned.folder),
+        "label": planned.label,
+        "seed": planned.seed,
+        "state": planned.state,
+        "finished": planned.done,
+        "command": _command(planned, resources),
+        "operations": planned.work,
+    }
+
+
+def _command(planned: PlannedRun, resources: Asked) -> str | None:
+    """Return the command that trains a run, or None for a network that is not trained."""
+    return None if planned.recipe is None else ranked(planned.command, resources)

@@ -157,9 +157,14 @@ class Run:
         return (self.path / WEIGHTS).exists()
 
     @property
+    def network_name(self) -> str:
+        """The name of a network that no run trained, such as `random:resnet18`, or empty."""
+        return str(self.folder.read_object("network.json").get("network", ""))
+
+    @property
     def is_untrained(self) -> bool:
         """True for a network with random weights, such as `random:resnet18`."""
-        return str(self.folder.read_object("network.json").get("network", "")).startswith("random:")
+        return self.network_name.startswith("random:")
 
     # The data set and the views
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from antipode.data.sources.splits import Splits
+from antipode.launch.commands import ranked
+from antipode.launch.place import Asked
 from antipode.launch.task import H200, SHORT, duration
 from antipode.recipe.opening import open_data, open_recipe
 from antipode.recipe.parsing import settings
@@ -160,12 +162,56 @@ def _work(recipe: Recipe) -> float:
         return 0.0
 
 
-def listing(plan: SweepPlan) -> list[str]:
-    """Return the lines that describe a plan: the cost, then every run with its command."""
+def listing(plan: SweepPlan, resources: Asked = None) -> list[str]:
+    """Return the lines that describe a plan: the cost, then every run with its command.
+
+    The commands start as many processes as the resources ask for.
+    """
     left = plan.missing
-    operations = sum(run.work for run in left)
-    seconds = operations / H200
-    # the time of runs that take seconds on a GPU says nothing about the CPU that they are for
-    time = f", about {duration(seconds)} on one H200" if seconds > SHORT else ""
+    seconds = _seconds(left)
+    time = f", about {duration(seconds)} on one H200" if seconds else ""
     head = f"{len(plan.settings)} settings, {len(plan.runs)} runs, {len(left)} to train{time}"
-    return [head, *(f"{run.state:8}  {run.command}" for run in plan.runs)]
+    return [head, *(f"{run.state:8}  {ranked(run.command, resources)}" for run in plan.runs)]
+
+
+def as_json(plan: SweepPlan, resources: Asked = None) -> dict[str, Any]:
+    """Return a plan as JSON: the settings, and every run once with its state and command.
+
+    The settings name their runs. `h200_seconds` is the estimate of `listing`, or None.
+    """
+    left = plan.missing
+    return {
+        "sweep": str(plan.out),
+        "vary": plan.vary,
+        "seeds": len(plan.settings[0].runs),
+        "settings": [
+            {"values": setting.values, "runs": [run.folder.name for run in setting.runs]}
+            for setting in plan.settings
+        ],
+        "runs": [_row(run, resources) for run in plan.runs],
+        "to_train": len(left),
+        "h200_seconds": _seconds(left),
+    }
+
+
+def _seconds(left: Sequence[SweepRun]) -> float | None:
+    """Return the time of runs on one H200, None if it is unknown or short.
+
+    The time of runs that take seconds on a GPU says nothing about the CPU that they are for.
+    """
+    seconds = sum(run.work for run in left) / H200
+    return seconds if seconds > SHORT and all(run.work for run in left) else None
+
+
+def _row(run: SweepRun, resources: Asked) -> dict[str, Any]:
+    """Return a run as JSON."""
+    return {
+        "name": run.folder.name,
+        "folder": str(run.folder),
+        "label": run.label,
+        "seed": run.recipe.train.seed,
+        "state": run.state,
+        "finished": run.done,
+        "command": ranked(run.command, resources),
+        "operations": run.work or None,
+    }

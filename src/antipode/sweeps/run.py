@@ -19,7 +19,7 @@ from antipode.launch.task import Task
 from antipode.paths import absolute
 from antipode.runs.run import Run
 from antipode.sweeps.page import page
-from antipode.sweeps.plan import SweepRun, listing, make_plan
+from antipode.sweeps.plan import SweepRun, as_json, listing, make_plan
 from antipode.sweeps.table import CHOOSING, results
 from antipode.training.pretrain import pretrain_recipe
 
@@ -104,10 +104,16 @@ def plan_sweep(
     recipe: str | Path | Mapping[str, Any] | None,
     vary: Mapping[str, Iterable[Any]] | Sequence[str],
     out: str | Path,
+    *,
+    resources: Asked = None,
     **options: Any,
-) -> list[str]:
-    """Return lines with the cost of a sweep, and every run with its state and command."""
-    return listing(make_plan(recipe, vary, absolute(out), **options))
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the cost of a sweep, and every run with its state and command, as JSON and as lines.
+
+    With `resources`, the commands start as many processes as they ask for.
+    """
+    plan = make_plan(recipe, vary, absolute(out), **options)
+    return as_json(plan, resources), listing(plan, resources)
 
 
 def _task(run: SweepRun, protocols: Sequence[str], device: str) -> Task:

@@ -177,7 +177,7 @@ def _labels_note(recipe: Recipe, splits: Splits) -> str:
     forced = isinstance(recipe.sources.get("data.labels"), Given)
     reason = f": {splits.labelling}" if splits.labelling else ""
     if count is None:
-        other = f" ({option('labels', 'folders')} takes subfolders as classes)"
+        other = f"; {option('labels', 'folders')} takes subfolders as classes"
         return f"No classes{reason}{'' if forced or 'no subfolders' in reason else other}."
     other = f"; {option('labels', 'none')} treats subfolders as plain folders"
     return f"{count:,} classes{reason}{'' if forced else other}."

@@ -92,7 +92,7 @@ def _steps_done(folder: RunFolder, steps: int) -> int:
 def run_folder(request: Request, out: Path | None) -> RunFolder:
     """Return the run folder, by default runs/DATA.METHOD.
 
-    Raises ValueError if it is the folder of the images, where nothing may be written.
+    Raises ValueError if it is a file, or the folder of the images, where nothing may be written.
     """
     name = f"{request.data.replace('/', '-').replace(':', '-')}.{request.method}"
     folder = RunFolder(out or Path("runs") / name)
@@ -102,6 +102,9 @@ def run_folder(request: Request, out: Path | None) -> RunFolder:
             f"{folder.path} is the folder of the images: name another folder for the run with "
             f"{option('out')}"
         )
+    for place in (folder.path, *folder.path.parents):
+        if place.is_file():
+            raise ValueError(f"{place} is a file, but a folder is needed")
     return folder
 
 

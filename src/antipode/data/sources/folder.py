@@ -32,6 +32,7 @@ from antipode.data.sources.splits import Splits, mean_and_std
 from antipode.data.sources.walk import Scan, folders_in, scan
 from antipode.names import printable
 from antipode.paths import absolute
+from antipode.wording import counted
 
 PICTURES = tuple(".jpg .jpeg .png .webp .bmp .gif .tif .tiff .ppm .jp2".split())
 # names of folders that are splits, in order of preference
@@ -125,7 +126,7 @@ def tree(
     warn_skipped(root, skipped, count)
     if not len(result.kept):
         raise ValueError(
-            printable(f"{root} has no image that can be read ({count} files were checked)")
+            printable(f"{root} has no image that can be read, of {counted(count, 'file')}")
         )
     paths = found.names.at(result.kept)
     labels, folders = _folder_labels(root, paths, classes) if labelled else (None, None)

@@ -11,6 +11,7 @@ without the full image in memory, so they may have up to REDUCIBLE pixels.
 import io
 import logging
 import math
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ REDUCIBLE = 178_956_970  # the limit for formats that can be decoded at a reduce
 BYTES = 1 << 29  # of a file; no image within these limits needs more
 LONGEST = 100  # the largest allowed ratio of the longer side to the shorter side
 PAGES = 1024  # of a TIFF file
+SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+,? ?")  # in messages of torchvision
 HEAD = 4096  # bytes; they contain the header of most PNG and JPEG files
 
 NPY = b"\x93NUMPY"
@@ -269,5 +271,5 @@ def open_tiff(file: BinaryIO) -> Iterator[Any]:
 def reason(error: Exception) -> str:
     """Return an error's message on one line of at most 120 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = text.split("torchvision/csrc/io/image/")[-1]
+    text = SOURCE_LINE.sub("", text.split("torchvision/csrc/io/image/")[-1])
     return text if len(text) <= 120 else text[:117] + "..."

@@ -5,7 +5,10 @@ The package `datasets` is optional. Its tables are recognised by their interface
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from socket import create_connection
 from typing import Any, Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 from torch import Tensor
@@ -17,6 +20,7 @@ from antipode.data.sources.splits import Splits, mean_and_std
 from antipode.data.sources.wrap import wrap
 from antipode.names import printable
 
+PATIENCE = 5.0  # seconds until the Hub counts as out of reach
 TESTS = ("test", "validation", "valid", "val")  # names of test splits, in order of preference
 
 
@@ -118,6 +122,19 @@ def hub(name: str) -> Splits:
     The test split is the first that exists of test and validation. Without one, a tenth of each
     class is held out.
     """
+    tables = _tables(name)
+    sources = [wrap(rows(table, f"hf:{name}")) for table in train_and_test(tables, f"hf:{name}")]
+    train: Memory | Decoded = sources[0]
+    test: Memory | Decoded | None
+    train, test = sources if len(sources) > 1 else held_out(train)
+    return Splits(f"hf:{name}", train, train, test, train.size, *mean_and_std(train))
+
+
+def _tables(name: str) -> Mapping[str, Any]:
+    """Return the tables of `hf:NAME`, from the Hub or, if that cannot be reached, from the cache.
+
+    The package would try to reach the Hub six times, and print a line each time.
+    """
     try:
         import datasets  # noqa: PLC0415
     except ImportError as error:
@@ -125,16 +142,36 @@ def hub(name: str) -> Splits:
             f"hf:{name} needs the datasets package: pip install 'antipode[data]'"
         ) from error
     path, _, config = name.partition("@")
+    usual = datasets.config.HF_HUB_OFFLINE
+    offline = usual or not _reachable(datasets.config.HF_ENDPOINT)
+    datasets.config.HF_HUB_OFFLINE = offline
     try:
-        tables = datasets.load_dataset(path, config or None)
+        tables: Mapping[str, Any] = datasets.load_dataset(path, config or None)
     except Exception as error:
-        text = f"hf:{name} cannot be loaded ({' '.join(str(error).split())[:200]}); it needs a "
-        text += (
-            "network connection or a copy in the cache folder HF_HOME (use folder:PATH for your "
-        )
-        raise FileNotFoundError(printable(text + "own image files)")) from error
-    sources = [wrap(rows(table, f"hf:{name}")) for table in train_and_test(tables, f"hf:{name}")]
-    train: Memory | Decoded = sources[0]
-    test: Memory | Decoded | None
-    train, test = sources if len(sources) > 1 else held_out(train)
-    return Splits(f"hf:{name}", train, train, test, train.size, *mean_and_std(train))
+        why = " ".join(str(error).split())[:200]
+        if offline and isinstance(error, ConnectionError):
+            server = datasets.config.HF_ENDPOINT
+            why = "HF_HUB_OFFLINE is set" if usual else f"{server} cannot be reached"
+            why += f", and there is no copy in {datasets.config.HF_DATASETS_CACHE}"
+        raise FileNotFoundError(
+            printable(
+                f"hf:{name} cannot be loaded ({why}); it needs a network connection or a copy in "
+                "the cache folder HF_HOME (use folder:PATH for your own image files)"
+            )
+        ) from error
+    finally:
+        datasets.config.HF_HUB_OFFLINE = usual
+    return tables
+
+
+def _reachable(endpoint: str) -> bool:
+    """Return True if a server accepts connections, or if a proxy stands between it and us."""
+    if getproxies():
+        return True
+    address = urlsplit(endpoint)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        create_connection((address.hostname, port), PATIENCE).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,108 @@
+"""What a newcomer with a folder of pictures gets wrong: each answer is one sentence that helps."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import antipode
+from antipode import early
+from antipode.cli import main
+from antipode.data.sources.catalog import load
+from antipode.finetuning import train as finetuning
+
+
+def pictures(folder, count):
+    """Write small JPEG files."""
+    folder.mkdir(parents=True)
+    noise = np.random.default_rng(0)
+    for at in range(count):
+        pixels = noise.integers(0, 256, (40, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{at}.jpg")
+    return folder
+
+
+def answer(words, capsys):
+    """Return what a command that ends with status 2 prints on stderr, in one line."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1
+    return said
+
+
+@pytest.mark.parametrize("place", ["here.txt", "here.txt/run"])
+@pytest.mark.parametrize("plan", [[], ["--plan"]])
+def test_a_file_in_place_of_the_run_folder(tmp_path, capsys, place, plan):
+    (tmp_path / "here.txt").touch()
+    words = ["pretrain", "digits.dcl", "--out", str(tmp_path / place), *plan]
+    assert f"{tmp_path / 'here.txt'} is a file, but a folder is needed" in answer(words, capsys)
+
+
+@pytest.mark.parametrize("method", ["dcl", "byol"])
+def test_a_folder_with_a_single_image(tmp_path, capsys, method):
+    folder = pictures(tmp_path / "one", 1)
+    words = ["pretrain", "--data", f"folder:{folder}", "--method", method, "--plan"]
+    said = answer(words, capsys)
+    assert said == f"antipode: folder:{folder} has 1 image, and training needs at least 2\n"
+
+
+@pytest.mark.parametrize("data", ["folder:photos", "folder:/some/photos", "hf:some/photos"])
+@pytest.mark.parametrize("command", ["pretrain", "show"])
+def test_data_in_the_place_of_a_recipe(capsys, command, data):
+    said = answer([command, data], capsys)
+    assert said == f"antipode: {data!r} is a data set and not a recipe: use --data {data}\n"
+
+
+def test_a_gpu_is_called_cuda(capsys):
+    said = answer(["pretrain", "digits.dcl", "--device", "gpu", "--plan"], capsys)
+    assert "not 'gpu', did you mean 'cuda'?" in said
+
+
+def test_a_run_that_has_not_ended_and_a_folder_that_is_not_there(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "backbone.safetensors").touch()
+    with pytest.raises(FileNotFoundError, match=r"no such folder, did you mean .*/photos\?"):
+        early.check_run(str(tmp_path / "photo"))
+    with pytest.raises(FileNotFoundError, match="no such folder; networks that no run"):
+        early.check_run(str(tmp_path / "nothing like it"))
+    (tmp_path / "stopped").mkdir()
+    (tmp_path / "stopped" / "recipe.json").touch()
+    with pytest.raises(FileNotFoundError, match=r"training has not ended.* resumes it"):
+        early.check_run(str(tmp_path / "stopped"))
+
+
+def test_a_folder_without_pictures_counts_its_files(tmp_path):
+    (tmp_path / "a.txt").write_text("no image")
+    with (
+        pytest.warns(UserWarning, match="a.txt is not an image"),
+        pytest.raises(ValueError, match=r"no image that can be read, of 1 file$"),
+    ):
+        load(f"folder:{tmp_path}")
+
+
+def test_a_broken_jpeg_is_explained_without_lines_of_source_code(tmp_path):
+    folder = pictures(tmp_path / "photos", 4)
+    whole = (folder / "1.jpg").read_bytes()
+    (folder / "1.jpg").write_bytes(whole[: len(whole) * 3 // 4])
+    _, _, ((name, why),) = load(f"folder:{folder}").train.read_or_next(1)
+    assert name == "1.jpg" and "truncated" in why
+    assert why.startswith("cannot be decoded (") and ".cpp" not in why
+
+
+def test_the_opening_lines_of_finetune_count_correctly(tmp_path, capsys, monkeypatch):
+    def stop(*_, **__):
+        raise RuntimeError("enough")
+
+    for name in ("oak", "elm"):
+        pictures(tmp_path / "trees" / name, 10)
+    monkeypatch.setattr(finetuning, "tune", stop)
+    with pytest.raises(RuntimeError, match="enough"):
+        antipode.finetune(
+            "random:resnet10-slim",
+            f"folder:{tmp_path / 'trees'}",
+            tmp_path / "model",
+            epochs=1,
+            batch=18,
+        )
+    said = capsys.readouterr().err
+    assert "9 train images each" in said and "1 epoch of 1 step with 18 images" in said
