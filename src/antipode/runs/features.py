@@ -28,7 +28,10 @@ SUFFIXES = (".npz", ".parquet")
 
 
 def embed(run: Run, data: Given, out: Path | None = None) -> Features:
-    """Return the features of a data set, and write them to `out` if it is given."""
+    """Return the features of a data set, and write them to `out` if it is given.
+
+    Images that cannot be read are left out.
+    """
     if out is not None:
         check(out)
     splits = run.splits(data)
@@ -57,7 +60,7 @@ def collected(
     name and images.
     """
     present = parts_of(splits)
-    parts = {part: compute(part, source) for part, source in present.items()}
+    parts = {part: _readable(compute(part, source), source) for part, source in present.items()}
     features = _joined(list(parts.values()))
     if out is not None:
         split = [part for part, rows in parts.items() for _ in rows.x]
@@ -82,6 +85,21 @@ def read(path: Path) -> Features:
             return read_table(file)
     with np.load(path) as content:
         return Features(torch.from_numpy(content["x"]), torch.from_numpy(content["y"]))
+
+
+def _readable(features: Features, source: Source) -> Features:
+    """Return the features of the images that could be read. The others have those of the next."""
+    rows = readable(source)
+    if len(rows) == len(features.x):
+        return features
+    return Features(features.x[rows], features.y[rows])
+
+
+def readable(source: Source) -> list[int]:
+    """Return the rows of the images that could be read, once the features are computed."""
+    if not isinstance(source, Decoded) or not source.failed:
+        return [*range(len(source))]
+    return [row for row, name in enumerate(source.names) if name not in source.failed]
 
 
 def _joined(parts: list[Features]) -> Features:
@@ -138,7 +156,7 @@ def all_names(sources: Sequence[Source]) -> list[str] | None:
 
 
 def paths_of(data: Given, split: str, source: Source) -> list[str]:
-    """Return the path of each image.
+    """Return the path of each image that could be read.
 
     It is that of its file, or the name of an image inside a larger file, or DATA/SPLIT/INDEX.
     """
@@ -158,17 +176,9 @@ def folder_of(read: Any) -> Path | None:
 
 
 def names_of(source: Source) -> list[str] | None:
-    """Return the name of each image in order, or None if the source has no names.
-
-    An image that could not be read has the name of the next readable image, which replaces it.
-    """
+    """Return the name of each image that could be read, or None if the source has no names."""
     if not isinstance(source, Decoded):
         return None
-    listed = list(source.names)
-    broken = source.failed
-    count = len(listed)
-    names = list(listed)
-    for at in [at for at, name in enumerate(listed) if name in broken]:
-        following = (listed[(at + step) % count] for step in range(count))
-        names[at] = next(name for name in following if name not in broken)
-    return [name.encode("utf-8", "backslashreplace").decode() for name in names]
+    names = list(source.names)
+    chosen = (names[row] for row in readable(source))
+    return [name.encode("utf-8", "backslashreplace").decode() for name in chosen]
