@@ -441,7 +441,9 @@ def test_a_run_is_not_lost_to_a_wrong_command_with_overwrite(run, tmp_path):
     assert (tmp_path / "run" / "backbone.safetensors").exists()
 
 
-@pytest.mark.parametrize("command", PROCESSES)
+@pytest.mark.parametrize(
+    "command", [PROCESSES[0], *(pytest.param(one, marks=pytest.mark.slow) for one in PROCESSES[1:])]
+)
 def test_a_wrong_command_is_refused_from_the_outside_too(command):
     done = process(shlex.split(command))
     check_refusal(done.returncode, done.stdout, done.stderr, WRONG[command])
@@ -453,8 +455,36 @@ def spent():
     return used.ru_utime + used.ru_stime
 
 
+def test_no_help_loads_torch():
+    code = f"""import sys
+from antipode.cli import main
+for words in [[], *([name] for name in {COMMANDS})]:
+    sys.argv = ["antipode", *words, "--help"]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code and "torch" not in sys.modules, words
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert all(f"Usage: antipode {name}" in done.stdout for name in COMMANDS)
+
+
+QUICK = ("pretrain", "evaluate", "report")
+
+
 @pytest.mark.parametrize(
-    "words", [[], *([name] for name in COMMANDS)], ids=lambda words: " ".join(words) or "antipode"
+    "words",
+    [
+        [],
+        *(
+            [name] if name in QUICK else pytest.param([name], marks=pytest.mark.slow)
+            for name in COMMANDS
+        ),
+    ],
+    ids=lambda words: " ".join(words) or "antipode",
 )
 def test_help_answers_within_a_second_and_without_torch(words):
     code = (

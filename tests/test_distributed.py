@@ -3,11 +3,7 @@
 They compare losses, gradients, weights, queues and banks.
 """
 
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +14,8 @@ from antipode import functional as A
 from antipode.core import passes, streamed
 from antipode.training.step import Step
 from antipode.types import Batch
-from tests.toys import VARIANTS, batch, make, optimiser
+from tests.forks import TwoRanks
+from tests.toys import MAIN, VARIANTS, batch, make, optimiser
 
 # the group keeps these tests on one worker, so that the ranks are started only once
 pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("ranks")]
@@ -217,7 +214,7 @@ DDP = ["simclr", "mocov2", "adco", "jcl", "msbreg", "npid"]
 def everything(rank, world):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    records = {variant: run(variant, rank, world) for variant in VARIANTS}
+    records = {variant: run(variant, rank, world) for variant in MAIN}
     if world > 1:
         records |= {"gathered": gathered(), "refused": refused(rank)}
         records |= {"buckets": buckets(rank), "shared": shared(rank)}
@@ -231,34 +228,43 @@ def everything(rank, world):
     return records | {f"functional {name}": functional(name, rank, world) for name in LOSSES}
 
 
+def others(rank, world):
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    return {variant: run(variant, rank, world) for variant in VARIANTS if variant not in MAIN}
+
+
 def compiled_steps(rank, world):
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     return {variant: traced(variant, rank, world) for variant in TRACED}
 
 
-def two_ranks(folder, work):
-    """Return what a function of this file returns on each of two ranks."""
-    root = str(Path(__file__).parents[1])
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([root, *sys.path]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.test_distributed", str(folder), work]
-    ranks = [subprocess.Popen([*command, str(rank)], env=env) for rank in range(2)]
-    codes = [rank.wait(timeout=300) for rank in ranks]
-    assert codes == [0, 0]
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
-
-
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    pair = two_ranks(tmp_path_factory.mktemp("ranks"), "everything")
+    pair = TwoRanks(tmp_path_factory.mktemp("ranks"), everything, [(0, 2), (1, 2)])
     single = everything(0, 1)
     torch.set_default_dtype(torch.float32)
-    return single, *pair
+    return single, *pair.results()
 
 
-@pytest.mark.parametrize("name", [*VARIANTS, *(f"functional {name}" for name in LOSSES)])
+@pytest.mark.parametrize("name", [*MAIN, *(f"functional {name}" for name in LOSSES)])
 def test_two_processes_equal_one(records, name):
-    single, first, second = (record[name] for record in records)
+    check(*(record[name] for record in records))
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_for_the_other_variants(tmp_path):
+    pair = TwoRanks(tmp_path, others, [(0, 2), (1, 2)])
+    single = others(0, 1)
+    torch.set_default_dtype(torch.float32)
+    first, second = pair.results()
+    for name, record in single.items():
+        check(record, first[name], second[name])
+
+
+def check(single, first, second):
+    """Assert that two ranks have the numbers of one process, and the same bits."""
     assert single.keys() == first.keys() == second.keys()
     for key, value in single.items():
         assert torch.allclose(value, first[key], rtol=1e-9, atol=1e-10), key
@@ -295,7 +301,7 @@ def test_two_processes_with_two_parts_each_equal_one_process_with_two_parts(reco
 @pytest.mark.slow
 def test_a_step_of_two_processes_can_be_compiled_as_one_graph(records, tmp_path):
     """All collectives are part of the graph, and the compiled step equals the plain one."""
-    first, second = two_ranks(tmp_path, "compiled_steps")
+    first, second = TwoRanks(tmp_path, compiled_steps, [(0, 2), (1, 2)]).results()
     for variant in TRACED:
         for key, value in records[0][f"stepped {variant}"].items():
             assert torch.allclose(value, first[variant][key], rtol=1e-9, atol=1e-10), key
@@ -362,12 +368,3 @@ def test_a_gather_without_gradient_would_be_noticed():
                 parts.append(A.info_nce(query, key, negatives, tau=0.2, decoupled=True))
     (detached,) = torch.autograd.grad(torch.stack(parts).mean(), weight)
     assert (whole - detached).norm() > 0.1 * whole.norm()
-
-
-if __name__ == "__main__":
-    folder, work, rank = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    process.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
-    torch.save(globals()[work](rank, 2), folder / f"{rank}.pt")
-    process.destroy_process_group()

@@ -14,7 +14,7 @@ from antipode.core import passes
 from antipode.nets.norm import convert
 from antipode.papers import arguments, build, methods
 from antipode.types import Batch
-from tests.toys import VARIANTS, Tiny, batch, make, optimiser, train
+from tests.toys import MAIN, VARIANTS, Tiny, batch, make, optimiser, train
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 
@@ -148,6 +148,7 @@ FIRST = {"adco", "jcl", "msbreg"}
 COMPILED = [
     name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS
 ]
+SOME = [name if name in MAIN else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
 
 
 @functools.cache
@@ -199,7 +200,7 @@ def test_forward_is_pure(double, variant):
     assert moved and all("running_" in name or "num_batches" in name for name in moved)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", SOME)
 def test_three_steps_saved_and_three_more_are_six(variant, tmp_path):
     torch.manual_seed(1)
     whole = make(variant)
@@ -250,7 +251,7 @@ def test_torch_compile_takes_the_whole_graph(double, variant):
         assert torch.allclose(compiled(b).loss, learner(b).loss)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", SOME)
 def test_views_at_once_are_views_one_by_one(double, variant, monkeypatch):
     """On a GPU, views with separate statistics pass as one batch, with the same result."""
     learners, losses, seen = [], [], []

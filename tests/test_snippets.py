@@ -29,7 +29,6 @@ QUICK = {
     "docs/choose.md",
     "docs/guides/large-data.md",
     "docs/guides/own-loop.md",
-    "docs/index.md",
     "docs/methods/custom.md",
     "docs/reference/losses.md",
 }

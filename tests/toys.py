@@ -1,8 +1,11 @@
-"""Small networks and batches that all tests share."""
+"""Small networks, data sets and batches that all tests share."""
+
+from dataclasses import replace
 
 import torch
 from torch import nn
 
+from antipode.data.sources.catalog import load
 from antipode.papers import build
 from antipode.types import Batch
 
@@ -107,6 +110,15 @@ VARIANTS = {
 }
 
 
+# every method, and the variants whose state or graph has parts that no method has by default; the
+# others put the same parts together, and where a law takes long they are marked slow
+MAIN = (
+    *SMALL,
+    *("adco-symmetric", "adco-paper", "eqco-simclr", "dclw-mocov2-crops", "npid-nce"),
+    *("msbreg-leave-one-out", "msbreg-weight", "custom-eqco-bank", "custom-jcl-batch"),
+)
+
+
 def make(variant, **changes):
     """Return a small learner of a variant; the same torch seed gives the same weights."""
     method, choices = VARIANTS[variant]
@@ -114,6 +126,17 @@ def make(variant, **changes):
     return build(
         method, Tiny(), **{name: value for name, value in merged.items() if value is not None}
     )
+
+
+def fewer(name, train, test):
+    """Return a function for `SETS` that loads the first images of an embedded data set."""
+    whole = load(name)
+    parts = (
+        replace(part, images=part.images[:count], labels=part.labels[:count])
+        for part, count in ((whole.train, train), (whole.test, test))
+    )
+    first, second = parts
+    return lambda *_: replace(whole, pretrain=first, train=first, test=second)
 
 
 def batch(views, n=8, size=8, step=0, start=0):

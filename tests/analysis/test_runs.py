@@ -76,7 +76,7 @@ def check(result):
 
 
 # one method of each kind: stored negatives or none, with and without a temperature
-FIRST = ("adco", "byol", "dcl", "jcl")
+FIRST = ("adco", "byol", "dcl")
 METHODS = [
     name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in methods()
 ]
@@ -371,7 +371,7 @@ def test_steps_are_measured_on_the_device_at_hand(trained):
     ]
 
 
-@pytest.mark.parametrize("method", ["mocov2", "adco"])
+@pytest.mark.parametrize("method", [pytest.param("mocov2", marks=pytest.mark.slow), "adco"])
 def test_a_short_run_is_lengthened_to_time_its_steps(trained, monkeypatch, method):
     """The runs have six steps, and more are timed."""
     monkeypatch.setattr(cost, "STEPS", (8, 8))

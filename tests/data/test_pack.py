@@ -4,8 +4,6 @@ import json
 import multiprocessing
 import pickle
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -201,26 +199,27 @@ def test_parts_that_others_wrote_give_the_bytes_of_one_process(tmp_path, monkeyp
         module.pack_parts(name, tmp_path / "all", "train", range(1), size=32)
 
 
+def pack_slowly(name, out):
+    """Pack in parts of four images, each of which takes a while."""
+    torch.set_num_threads(1)  # threads of OpenMP do not survive a fork
+    module.PART, encode = 4, module.encode
+    module.encode = lambda *arguments: (time.sleep(0.02), encode(*arguments))[1]
+    pack(name, out, workers=1)
+
+
 def test_a_killed_process_leaves_nothing_half_done(tmp_path):
     name = f"folder:{folder(tmp_path / 'photos', count=40)}"
-    code = (
-        "import sys, time; from antipode.data.sources import pack\n"
-        "pack.PART = 4; encode = pack.encode\n"
-        "pack.encode = lambda *a: (time.sleep(0.02), encode(*a))[1]\n"
-        "print('ready', flush=True); pack.pack(sys.argv[1], sys.argv[2], workers=1)"
+    process = multiprocessing.get_context("fork").Process(
+        target=pack_slowly, args=(name, tmp_path / "packed")
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, name, str(tmp_path / "packed")], stdout=subprocess.PIPE
-    )
-    process.stdout.readline()
+    process.start()
     deadline = time.time() + 60
     unfinished = tmp_path / "packed.partial" / "train"
     while len(list(unfinished.glob("*.npz"))) < 3 and time.time() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    assert not (tmp_path / "packed").exists()
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL and not (tmp_path / "packed").exists()
     (unfinished / ".part-00009.bin.1.tmp").touch()  # a process killed while writing leaves this
     part = module.PART
     module.PART = 4

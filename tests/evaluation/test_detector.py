@@ -125,7 +125,12 @@ def test_every_batch_norm_takes_statistics_over_all_ranks_and_none_is_frozen(sli
     )
 
 
-@pytest.mark.parametrize("name", RESNETS)
+# one network of each kind of block and width; tests/nets/test_backbone.py builds all of them
+KINDS = ("resnet10-slim", "resnet18", "resnet50", "resnet50x2", "resnext50_32x4d")
+NAMES = [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in RESNETS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_any_resnet_lends_its_own_widths(name):
     with torch.device("meta"):
         net = backbone(name)

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import antipode
-from antipode.data.sources.catalog import load
+from antipode.data.sources.catalog import SETS, load
 from antipode.data.sources.pack import pack
 from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD, Splits
@@ -36,12 +36,19 @@ from antipode.runs import run as run_module
 from antipode.runs.folder import RunFolder
 from antipode.runs.run import opened
 from tests.evaluation.classes import bright, task
+from tests.toys import fewer
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("evaluate") / "run"
     return antipode.pretrain("digits.dcl", epochs=1, batch=500, out=out, quiet=True)
+
+
+def copied(run, path):
+    """Return a copy of a run as it was after training."""
+    made_later = shutil.ignore_patterns("scores.json", "analysis.json", "features")
+    return antipode.Run(shutil.copytree(run.path, path, ignore=made_later))
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +177,7 @@ def test_weights_of_a_network_for_colours_see_grey_as_before(tmp_path):
     assert antipode.evaluate(name, data="digits", out=tmp_path / "scored")["knn"].value > 10
 
 
-def test_labels_that_leave_numbers_out_are_classes_in_their_order(tmp_path):
+def test_labels_that_leave_numbers_out_are_classes_in_their_order(run):
     parts = [own(45, 0), own(15, 1)]
     apart = [
         TensorDataset(part.tensors[0], torch.tensor([0, 50, 900])[part.tensors[1]])
@@ -188,7 +195,6 @@ def test_labels_that_leave_numbers_out_are_classes_in_their_order(tmp_path):
     named = TensorDataset(*apart[0].tensors)
     named.classes = [f"class {i}" for i in range(1000)]
     assert load(named).train.labels.max() == 900, "the classes in between have names"
-    run = antipode.pretrain("digits.dcl", epochs=1, batch=500, out=tmp_path / "run", quiet=True)
     with pytest.raises(ValueError, match="3 of the 45 train images of TensorDataset have no label"):
         antipode.evaluate(run, "linear-fast", data=(some, apart[1]))
 
@@ -354,7 +360,8 @@ def test_a_score_that_cannot_be_filed_is_still_given(run, monkeypatch):
         assert antipode.analyse(run, ["spectrum"], images=64)["run"]["spectrum"]["values"]
 
 
-def test_networks_do_not_share_a_folder_with_a_run_or_each_other(run, tmp_path):
+def test_networks_do_not_share_a_folder_with_a_run_or_each_other(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(SETS, "shapes", fewer("shapes", 60, 60))
     antipode.evaluate("random:resnet10-slim", ["knn20"], data="digits", out=tmp_path / "net")
     antipode.evaluate("random:resnet10-slim", ["knn"], data="digits", out=tmp_path / "net")
     assert set(RunFolder(tmp_path / "net").read_json("scores.json")) == {"knn", "knn20"}
@@ -483,8 +490,8 @@ def test_scores_of_earlier_versions_stay_and_are_still_scores(run):
     assert str(Score(**old)).startswith(f"knn20: {new.value:.2f} % top-1, ")
 
 
-def test_of_several_protocols_one_that_does_not_fit_does_not_cost_the_others(tmp_path):
-    run = antipode.pretrain("digits.dcl", epochs=1, batch=500, out=tmp_path / "run", quiet=True)
+def test_of_several_protocols_one_that_does_not_fit_does_not_cost_the_others(run, tmp_path):
+    run = copied(run, tmp_path / "run")
     small = load("digits").train.images[:60], torch.arange(60) % 3
     data = tuple(
         TensorDataset(*(part[at] for part in small)) for at in (slice(0, 40), slice(40, 60))
@@ -620,10 +627,10 @@ def test_the_same_weights_are_the_same_file(run, tmp_path):
     assert len({(tmp_path / name).read_bytes() for name in "abcdef"}) == 1
 
 
-def test_a_score_is_not_filed_in_a_run_that_took_the_folder_meanwhile(tmp_path, monkeypatch):
+def test_a_score_is_not_filed_in_a_run_that_took_the_folder_meanwhile(run, tmp_path, monkeypatch):
     """An evaluation may take hours, and another run may be trained in the folder meanwhile."""
     ask = {"epochs": 1, "batch": 500, "out": tmp_path / "run", "quiet": True}
-    antipode.pretrain("digits.dcl", **ask)
+    copied(run, tmp_path / "run")
     plain = protocol.protocols()["knn20"]
 
     def slow(task):
@@ -674,7 +681,7 @@ def counted(monkeypatch):
 @pytest.mark.parametrize("name", ["knn", "knn20", "linear-fast"])
 def test_a_score_of_the_backbone_builds_one_network_and_reads_no_checkpoint(name, run, monkeypatch):
     counts = counted(monkeypatch)
-    antipode.evaluate(run.path, [name])
+    antipode.evaluate(run.path, [name], data=(own(240, 0), own(15, 1)))
     assert counts == {"make_backbone": 1}
 
 
@@ -716,8 +723,8 @@ def test_a_network_that_was_scored_stays_the_one_it_was(kind, run, tmp_path):
     assert again == first and again.data == "digits"
 
 
-def test_a_caller_without_gradients_scores_and_analyses_all_the_same(tmp_path):
-    run = antipode.pretrain("digits.dcl", epochs=1, batch=500, out=tmp_path / "run", quiet=True)
+def test_a_caller_without_gradients_scores_and_analyses_all_the_same(run, tmp_path):
+    run = copied(run, tmp_path / "run")
     few = own(120, 0), own(30, 1)
     plain = antipode.evaluate(run, ["semi-10"], data=few)["semi-10"].value
     with torch.inference_mode():

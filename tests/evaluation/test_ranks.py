@@ -3,15 +3,10 @@
 All networks but the detector are in float64. Each counts the images that pass through it.
 """
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as process
 
 from antipode import dist
 from antipode.data.sources.annotated import detection
@@ -21,6 +16,7 @@ from antipode.evaluation.features import extract
 from antipode.evaluation.logistic import classify
 from tests.evaluation import scenes
 from tests.evaluation.classes import Net, bright, task
+from tests.forks import TwoRanks
 
 # the group keeps these tests on one worker, so that the ranks are started only once
 pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("ranks")]
@@ -188,13 +184,8 @@ def everything(folder):
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    root = str(Path(__file__).parents[2])
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([root, *sys.path]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.evaluation.test_ranks", str(folder)]
-    ranks = [subprocess.Popen([*command, str(rank)], env=env) for rank in range(2)]
-    single = everything(folder)
-    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
-    return single, *(torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2))
+    pair = TwoRanks(folder, everything, [(folder,), (folder,)])
+    return everything(tmp_path_factory.mktemp("one")), *pair.results()
 
 
 @pytest.mark.parametrize("name", WORK)
@@ -213,12 +204,3 @@ def test_each_rank_does_half_of_the_work(records, name):
     share = 1.0 if name in WHOLE else 0.5
     for seen in (first, second):
         assert seen == pytest.approx(share * single, rel=0.02, abs=3)
-
-
-if __name__ == "__main__":
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
-    process.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
-    torch.save(everything(folder), folder / f"{rank}.pt")
-    process.destroy_process_group()

@@ -15,6 +15,9 @@ from antipode import cli
 from antipode.exits import INTERRUPTED, warn
 from tests.finetuning.pictures import COLOURS, flat, folder, picture
 
+# one worker has all tests with the classifier, so that it is trained once
+pytestmark = pytest.mark.xdist_group("classifier")
+
 PAGE = Path(__file__).parents[2] / "docs" / "finetune.md"
 
 

@@ -24,6 +24,9 @@ from antipode.runs.network import parsed
 from tests.faults.fuzz_model import fuzz
 from tests.finetuning.pictures import COLOURS, folder, picture
 
+# one worker has all tests with the classifier, so that it is trained once
+pytestmark = pytest.mark.xdist_group("classifier")
+
 PIXELS = Normal((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 
 

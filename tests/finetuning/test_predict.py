@@ -15,6 +15,9 @@ from antipode.finetuning.predict import Predictions, write
 from antipode.runs import feature_table
 from tests.finetuning.pictures import COLOURS, flat, folder, picture
 
+# one worker has all tests with the classifier, so that it is trained once
+pytestmark = pytest.mark.xdist_group("classifier")
+
 
 def rows(path):
     """Return the lines of a CSV file as dictionaries."""

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
 
-from antipode.launch import memory, mps, task
+from antipode.launch import local, memory, mps, task
 from antipode.launch.local import check_at_once, perform
 from antipode.launch.task import Board, Task
 from antipode.training.record import InTrouble
@@ -45,7 +46,12 @@ def test_a_task_that_fails_is_named_and_the_others_are_performed(tmp_path, capsy
     assert "4 of 4" in err and "failed: wrong: 3 is too large" in err
 
 
-def test_side_by_side_every_task_has_its_own_process_and_failures_are_named(tmp_path, capfd):
+# a fork has torch already, which a new process imports for seconds
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_side_by_side_every_task_has_its_own_process_and_failures_are_named(
+    start, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setattr(local, "get_context", lambda kind: get_context(start))
     failed = perform(tasks_of(tmp_path, "a", "wrong", "killed"), at_once=2, quiet=True)
     assert {folder.name for folder in failed} == {"wrong", "killed"}
     assert failed[tmp_path / "wrong"] == "wrong: 3 is too large"

@@ -12,7 +12,15 @@ from antipode.papers import build
 from antipode.types import Batch
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "wide_resnet50_2", "resnext50_32x4d"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet18",
+        "resnet50",
+        pytest.param("wide_resnet50_2", marks=pytest.mark.slow),
+        "resnext50_32x4d",
+    ],
+)
 def test_same_keys_and_outputs_as_torchvision(name):
     ours, theirs = backbone(name).eval(), getattr(torchvision.models, name)().eval()
     theirs.fc = nn.Identity()

@@ -232,7 +232,11 @@ FOLLOWERS = ("moco", "moco v3", "lucidrains", "dino", "lightly", "lightning", "a
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("suffix", [".pth", ".tar", ".safetensors"])
+@pytest.mark.parametrize(
+    # a .tar is read as a .pth; other tests read some
+    "suffix",
+    [".pth", pytest.param(".tar", marks=pytest.mark.slow), ".safetensors"],
+)
 def test_the_network_is_found_wherever_a_file_has_it(tmp_path, layout, suffix):
     theirs, ours = slim(), slim()
     change, left_out = LAYOUTS[layout]

@@ -188,7 +188,8 @@ def test_a_run_without_its_data_says_so_and_keeps_the_rest(tmp_path):
 
 
 def test_a_run_without_labels_has_neighbours_without_a_verdict_and_a_map_without_classes(tmp_path):
-    path = run(tmp_path / "plain", data=f"folder:{photographs(tmp_path / 'photos')}", channels=3)
+    data = f"folder:{photographs(tmp_path / 'photos')}"
+    path = run(tmp_path / "plain", data=data, channels=3, **{"views.size": 32})
     shown = written([path], tmp_path / "page.html").data["runs"][0]
     assert shown["absent"] == {}
     found = shown["pictures"]["neighbours"]
@@ -426,7 +427,7 @@ def test_the_steps_in_which_a_queue_fills_are_marked(method, filled, tmp_path):
 def test_duplicates_are_shown_counted_and_listed(tmp_path):
     photos = photographs(tmp_path / "photos")
     (photos / "copy.png").write_bytes((photos / "3.png").read_bytes())
-    path = run(tmp_path / "run", data=f"folder:{photos}", channels=3)
+    path = run(tmp_path / "run", data=f"folder:{photos}", channels=3, **{"views.size": 32})
     found = written([path], tmp_path / "page.html").data["runs"][0]["pictures"]["duplicates"]
     assert found["counts"]["exact copies"] == 1 and found["file"] == "duplicates.csv"
     assert [one["name"] for one in found["pairs"][0]["images"]] == ["3.png", "copy.png"]

@@ -15,6 +15,7 @@ import torch
 
 import antipode
 from antipode import cli
+from antipode.data.sources.catalog import SETS
 from antipode.evaluation.protocol import Protocol, protocols
 from antipode.evaluation.score import Result
 from antipode.launch.task import duration
@@ -40,8 +41,9 @@ from antipode.reproduction.plan import make_plan
 from antipode.runs.run import Run
 from antipode.training import loop as train
 from antipode.training.loop import Interrupted
+from tests.toys import fewer
 
-QUICK = {"train.epochs": 2, "train.batch": 359, "monitor.log_every": 1, "monitor.knn_every": 1}
+QUICK = {"train.epochs": 2, "train.batch": 90, "monitor.log_every": 1, "monitor.knn_every": 1}
 
 
 def toy(laws=(), *, seeds=1, data="digits", title="a <b>toy</b> & more"):
@@ -75,6 +77,14 @@ def toy(laws=(), *, seeds=1, data="digits", title="a <b>toy</b> & more"):
         paper,
         laws=laws,
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_digits():
+    """Let digits have 360 train images, a fourth, and 90 test images."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SETS, "digits", fewer("digits", 360, 90))
+        yield
 
 
 @pytest.fixture

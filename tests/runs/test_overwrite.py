@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from antipode import runs
 from antipode.core.learner import Learner
+from antipode.runs import environment
 from antipode.runs.folder import RunFolder
 from antipode.training.loop import train
 from tests.toys import Tiny
@@ -395,23 +395,17 @@ def test_a_checkpoint_that_torch_cannot_write_is_told_in_a_sentence(tmp_path, mo
         go(tmp_path / "run")
 
 
-def test_the_commit_is_that_of_our_own_checkout_alone(tmp_path):
+def test_the_commit_is_that_of_our_own_checkout_alone(tmp_path, monkeypatch):
     """It is not the commit of a project into whose environment antipode is installed."""
-    place = tmp_path / ".venv" / "lib" / "site-packages"
-    shutil.copytree(Path(runs.__file__).parents[1], place / "antipode")
+    place = tmp_path / ".venv" / "lib" / "site-packages" / "antipode" / "runs"
+    place.mkdir(parents=True)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
         subprocess.run([*git, *words], cwd=tmp_path, check=True)
-    code = "from antipode.runs.environment import commit; print(commit())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(place)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "None", done
+    monkeypatch.setattr(environment, "__file__", str(place / "environment.py"))
+    assert environment.commit() is None
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "src" / "antipode" / "x" / "y.py"))
+    assert len(environment.commit()) == 40, "in the checkout itself"
 
 
 def test_a_wrong_setting_does_not_cost_the_run_that_is_there(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 import antipode
 from antipode.cli import main
+from antipode.data.sources.catalog import SETS
 from antipode.reproduction.plan import digest
 from antipode.runs.run import Run
 from antipode.sweeps import run as sweep_run
@@ -18,6 +19,7 @@ from antipode.sweeps.page import page
 from antipode.sweeps.plan import make_plan
 from antipode.sweeps.settings import combinations, varied
 from antipode.sweeps.table import best_row
+from tests.toys import fewer
 
 SMALL = {"train.epochs": 1, "train.batch": 128, "backbone.name": "resnet10-slim"}
 
@@ -99,11 +101,19 @@ def test_the_commands_of_a_plan_train_the_planned_recipes(tmp_path, capsys):
 # Results
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_digits():
+    """Let digits have a fifth of its train images."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SETS, "digits", fewer("digits", 300, 100))
+        yield
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A sweep of two settings with two seeds, of which one setting cannot be trained."""
     out = tmp_path_factory.mktemp("sweep")
-    vary = {"method.tau": [0.1, 0.3], "train.batch": [500, 5000]}
+    vary = {"method.tau": [0.1, 0.3], "train.batch": [100, 5000]}
     found = antipode.sweep(
         "digits.dcl",
         vary,
@@ -160,7 +170,7 @@ def test_the_same_call_again_trains_and_evaluates_nothing(finished, monkeypatch)
     monkeypatch.setattr(sweep_run, "evaluate", refuse)
     again = antipode.sweep(
         "digits.dcl",
-        {"method.tau": [0.1, 0.3], "train.batch": [500]},
+        {"method.tau": [0.1, 0.3], "train.batch": [100]},
         out,
         seeds=2,
         protocols=["knn20"],

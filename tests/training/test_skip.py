@@ -18,7 +18,7 @@ from antipode.papers import build as build_learner
 from antipode.training import step as training
 from antipode.training.build import build
 from antipode.types import Batch
-from tests.toys import VARIANTS, Tiny, batch, make
+from tests.toys import MAIN, VARIANTS, Tiny, batch, make
 from tests.training.runs import equal, small_recipe, small_splits
 
 BAD = {"nan": float("nan"), "inf": float("inf")}
@@ -73,7 +73,10 @@ def take(step, steps, start=0):
     return losses
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [name if name in MAIN else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS],
+)
 def test_a_step_that_is_not_finite_changes_nothing_of_any_method(variant):
     """Also not in the first step, nor while AdCo's bank fills (two steps of eight images)."""
     step = stepping(make(variant))
@@ -101,8 +104,21 @@ def test_a_step_that_is_not_finite_changes_nothing_of_any_optimiser(kind, value)
     assert not equal(state(step)["optim"], before["optim"])
 
 
-@pytest.mark.parametrize("kind", OPTIMISERS)
-@pytest.mark.parametrize("variant", ["simclr", "mocov2", "byol", "adco", "npid-nce", "jcl"])
+# every optimiser with two methods, and every method with two optimisers
+PAIRS = [
+    pytest.param(
+        variant,
+        kind,
+        marks=()
+        if variant in ("simclr", "adco") or kind in ("sgd", "adamw on a device")
+        else pytest.mark.slow,
+    )
+    for variant in ("simclr", "mocov2", "byol", "adco", "npid-nce", "jcl")
+    for kind in OPTIMISERS
+]
+
+
+@pytest.mark.parametrize(("variant", "kind"), PAIRS)
 def test_the_check_changes_no_bit_of_a_finite_step(variant, kind):
     accumulate = 1 + (len(variant) + len(kind)) % 2  # each method and optimiser has both
     ended = []
