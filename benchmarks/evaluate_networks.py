@@ -286,6 +286,7 @@ def measure_linear(
 
 def measure_semi(size: Size, device: torch.device, folder: Path) -> Report:
     """Measure fine-tuning with few labels on JPEG files; the files are the labelled images."""
+    os.environ["ANTIPODE_DECODER"] = "cpu"
     source = photographs(folder / "photographs", size)
     task = make_task(size, device, source)
     settings = replace(semi.SEMI[0.1], batch=size.batch["semi-10"])

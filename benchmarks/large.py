@@ -326,6 +326,7 @@ def main() -> None:
         on_gpu = torch.cuda.is_available() and not args.smoke
         can_decode = on_gpu and device_decoder(torch.device("cuda", 0)) is not None
         chosen = SIDES[:2] if args.smoke else SIDES
+        chosen = [side for side in chosen if side[0] in (args.source or side)]
         args.sides = [side for side in chosen if side[1] == "cpu" or can_decode or args.smoke]
         if on_gpu and not can_decode:
             print("this GPU, or its torchvision, has no JPEG decoder", flush=True)

@@ -83,8 +83,10 @@ def test_the_device_cuts_the_crops_of_the_workers(photos, policy, workers):
 @pytest.mark.filterwarnings("ignore::antipode.data.sources.source.BrokenImages")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_and_device_share_the_images_by_their_ids(photos, workers):
-    """One image in four has the workers' own pixels, and the device gets no file of it."""
-    own = {photos.read.encoded(index) for index in range(0, 30, encoded.ONE_IN)}
+    """A quarter of the images has the workers' own pixels; the device gets no file of these."""
+    mine = [encoded.workers_own(1, epoch, torch.arange(30)) for epoch in range(2)]
+    both = torch.stack(mine).all(0).nonzero().flatten().tolist()
+    own = {photos.read.encoded(index) for index in both}
     decoded = []
 
     def noted(files, sides):
@@ -95,10 +97,10 @@ def test_workers_and_device_share_the_images_by_their_ids(photos, workers):
     shared = run(photos, workers=workers, decoder=noted, share=True)
     same(shared, plain, levels=1)
     assert decoded and not own & {*decoded}
-    for (*_, crops, _, ids), (*_, theirs, _, _) in zip(shared, plain, strict=True):
+    assert len(decoded) < len(shared) * 10 - 5
+    for (_, epoch, crops, _, ids), (*_, theirs, _, _) in zip(shared, plain, strict=True):
         for a, b in zip(crops, theirs, strict=True):
-            workers_own = ids % encoded.ONE_IN == 0
-            assert torch.equal(a[workers_own], b[workers_own])
+            assert torch.equal(a[mine[epoch][ids]], b[mine[epoch][ids]])
     same(run(photos, 2, workers=workers, decoder=on_host, share=True), shared[2:], levels=0)
 
 
@@ -153,10 +155,35 @@ def test_nvjpeg_is_told_the_planes_and_rows_of_every_image():
     assert end <= total
 
 
-def test_a_status_of_nvjpeg_is_an_error_that_the_loader_knows():
-    with pytest.raises(RuntimeError, match="nvjpegDecodeBatched of nvJPEG failed with status 4"):
-        nvjpeg._check("nvjpegDecodeBatched", 4)
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(4, RuntimeError), (5, torch.OutOfMemoryError), (6, nvjpeg.NvJpegError)],
+)
+def test_only_a_status_of_a_damaged_file_lets_the_host_decode(photos, code, error):
+    """Without memory, or after another failure, training ends and does not become slow."""
+    with pytest.raises(error, match=f"nvjpegDecodeBatched of nvJPEG failed with status {code}"):
+        nvjpeg._check("nvjpegDecodeBatched", code)
     nvjpeg._check("nvjpegDecodeBatched", 0)
+
+    def fails(files, sides):
+        nvjpeg._check("nvjpegDecodeBatched", code)
+
+    sound = subset(photos, torch.arange(10, 30))
+    if code in nvjpeg.DAMAGED:
+        same(run(sound, decoder=fails), run(sound), levels=0)
+    else:
+        with pytest.raises(error):
+            run(sound, decoder=fails)
+
+
+def test_the_share_of_the_workers_is_drawn_anew_for_each_image_and_epoch():
+    ids = torch.arange(4000)
+    first, again, later = (encoded.workers_own(0, epoch, ids) for epoch in (0, 0, 1))
+    assert torch.equal(first, again)
+    for own in (first, later):
+        assert abs(own.float().mean() - encoded.WORKERS) < 0.03
+        assert abs(own[::4].float().mean() - encoded.WORKERS) < 0.06  # classes in turn
+    assert abs((first & later).float().mean() - encoded.WORKERS**2) < 0.02
 
 
 def test_a_file_that_the_device_refuses_is_replaced_like_a_broken_one(photos):
@@ -285,6 +312,20 @@ def test_the_kernel_cuts_the_crops_of_the_reference(tmp_path):
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
+def test_a_file_whose_size_decoders_may_read_differently_is_not_for_the_device():
+    """The device writes an image of the size that the header states to memory of that size."""
+    whole = jpeg(1)
+    assert headers.plain_jpeg(whole) == (48, 60)
+    at = whole.index(b"\xff\xc0")
+    length = 2 + int.from_bytes(whole[at + 2 : at + 4], "big")
+    frame = whole[at : at + length]
+    larger = frame[:5] + (4000).to_bytes(2, "big") + frame[7:]
+    assert headers.plain_jpeg(whole[:at] + larger + whole[at:]) is None
+    scan = whole.index(b"\xff\xda")
+    assert headers.plain_jpeg(whole[:scan] + whole[-2:]) is None
+    assert headers.plain_jpeg(whole[:at] + b"\xff\xfe\x00\x01" + whole[at:]) is None
+
+
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.filterwarnings("ignore::antipode.data.sources.source.BrokenImages")
@@ -320,7 +361,7 @@ def test_nvjpeg_gives_the_pixels_of_the_host_except_for_subsampled_colour(subsam
     sharp colours this is 8 levels of 255 on average, on photographs 2.
     """
     decoder = device_decoder(torch.device("cuda"))
-    assert decoder is not None
+    assert isinstance(decoder, nvjpeg.NvJpeg)
     files = [jpeg(number, 60 + 2 * number, 50, subsampling=subsampling) for number in range(20)]
     tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
     found = decoder(tensors, [headers.plain_jpeg(data) for data in files])
@@ -344,3 +385,31 @@ def test_steps_leave_the_default_stream_only_while_the_gpu_decodes(photos):
     with Loader(photos, make, **values, decoder=on_host).beside():
         assert torch.cuda.current_stream() != default
     assert torch.cuda.current_stream() == default
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.filterwarnings("ignore::antipode.data.sources.source.BrokenImages")
+@pytest.mark.parametrize("share", [False, True])
+def test_nvjpeg_feeds_a_loader_whatever_the_files_contain(tmp_path, share):
+    """4:4:4 files have the workers' pixels, beside files that nvJPEG does not decode."""
+    for number in range(20):
+        data = jpeg(number, 60 + 2 * number, 50, subsampling=0)
+        (tmp_path / f"{number:02d}.jpg").write_bytes(data)
+    whole = jpeg(6, 90, 70, subsampling=0)
+    middle = len(whole) // 2
+    (tmp_path / "06.jpg").write_bytes(whole[:middle] + b"\xff\xc4" + whole[middle:])
+    source = tree(tmp_path)
+    loader = Loader(
+        source, views("simclr", size=24), batch=10, epochs=2, seed=1, workers=2, device="cuda",
+        decoder=device_decoder(torch.device("cuda")), share=share,
+    )  # fmt: skip
+    with loader.beside():
+        found = [
+            (*step, [crop.cpu() for crop in crops], unit.cpu(), ids.cpu())
+            for *step, crops, unit, ids in loader.decoded()
+        ]
+    for (*_, crops, _, ids), (*_, theirs, _, _) in zip(found, run(source), strict=True):
+        sound = ids != 6
+        for a, b in zip(crops, theirs, strict=True):
+            assert int((a[sound].int() - b[sound].int()).abs().max()) <= 1

@@ -258,7 +258,7 @@ def test_a_step_from_decoded_images_is_captured_and_equals_the_plain_one(photos,
     assert from_files(photos, tmp_path / "again", **{"data.workers": 1}) == fast
 
 
-@pytest.mark.parametrize("decoder", ["cpu", "gpu"])
+@pytest.mark.parametrize("decoder", ["cpu", "gpu", "both"])
 def test_a_cut_run_on_decoded_images_continues_bit_for_bit(photos, tmp_path, monkeypatch, decoder):
     values = {"data.decoder": decoder}
     whole = from_files(photos, tmp_path / "whole", **values)

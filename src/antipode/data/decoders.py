@@ -4,12 +4,13 @@
 |---|---|
 | cpu | the workers |
 | gpu | the GPU |
-| both | the workers for one image in four, by its id, and the GPU for the others |
+| both | the workers for a random quarter of the images, and the GPU for the others |
 """
 
 import io
 import os
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +20,7 @@ from PIL import Image
 from antipode.data.chunks import Maker
 from antipode.data.device_decode import Decode
 from antipode.data.encoded import suits
-from antipode.data.nvjpeg import NvJpeg
+from antipode.data.nvjpeg import NvJpeg, NvJpegError
 from antipode.data.sources.source import Decoded, Source
 
 # GPUs (by compute capability) with an engine that decodes JPEG beside the computation:
@@ -73,6 +74,7 @@ def has_engine(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in ENGINES
 
 
+@cache
 def device_decoder(device: torch.device) -> Decode | None:
     """Return a decoder on a GPU, or None if there is none.
 
@@ -80,7 +82,7 @@ def device_decoder(device: torch.device) -> Decode | None:
     """
     if device.type != "cuda":
         return None
-    with suppress(RuntimeError):
+    with suppress(RuntimeError, NvJpegError):
         own = NvJpeg(device)
         if _works(own):
             return own

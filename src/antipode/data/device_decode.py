@@ -9,7 +9,8 @@ crops with one kernel per view. On a GPU this happens on a stream of its own, be
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,21 +33,27 @@ PIXELS = 1 << 29  # bytes of decoded images that exist at once, about
 def side_stream(device: torch.device) -> Iterator[None]:
     """Work on another stream than the default one of a GPU; do nothing on a CPU.
 
-    nvJPEG has streams of its own. Their work waits for all that is queued on the default stream,
-    and the default stream waits for them. Steps on the default stream therefore never overlapped
-    with decoding: the time of one was added to that of the other.
+    With steps on the default stream, the time of decoding was added to that of the steps, as if
+    they never overlapped (H200, benchmarks/RESULTS.md). A probable cause: work of a library on
+    streams that it has created itself waits for the default stream, and the default stream for it.
     """
     if device.type != "cuda":
         yield
         return
     before = torch.cuda.current_stream(device)
-    stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = _side(device)
     stream.wait_stream(before)
     try:
         with torch.cuda.stream(stream):
             yield
     finally:
         before.wait_stream(stream)
+
+
+@cache
+def _side(device: torch.device) -> Any:
+    """Return one stream per device: torch keeps freed memory for each stream."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class DeviceCrops:
@@ -78,6 +85,7 @@ class DeviceCrops:
             + [torch.empty(shape, dtype=torch.uint8, device=device) for shape in shapes]
             for turn in range(SETS)
         ]
+        self.lane.follow()
         self.closed = False
         self.free: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self.ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -116,6 +124,8 @@ class DeviceCrops:
                     self.ready.put((turn, pending[0].step, pending[0].epoch, failures))
             self.ready.put(None)
         except BaseException as error:  # raised again in the main thread
+            with suppress(RuntimeError):  # copies from the files' memory may be under way
+                self.lane.wait()
             self.ready.put(error)
 
     def _chunks_of_step(self, chunks: Iterator[Rows]) -> list[Rows]:
@@ -252,6 +262,11 @@ class _Lane:
     def running(self) -> Any:
         """Return a context in which work goes to the stream."""
         return torch.cuda.stream(self.stream) if self.on_gpu else torch.no_grad()
+
+    def follow(self) -> None:
+        """Let the stream wait for all that is queued so far, which may use the same memory."""
+        if self.on_gpu:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def reuse(self, turn: int) -> None:
         """Let the stream wait until the step has read the buffers of this turn."""

@@ -4,7 +4,7 @@ Shapes: n images of a chunk, V views, C channels, S pixels of the side of a view
 
 A file that the device cannot decode, such as a PNG or a progressive JPEG, is decoded and cut by the
 worker as usual, and its crops take the place of its bytes. If workers and device share the work,
-the same happens to one image in four.
+the same happens to a random quarter of the images.
 """
 
 import math
@@ -26,7 +26,7 @@ from antipode.data.sources.source import Decoded, Skip
 SAMPLE = 16  # files that are read to see how long they are, and whether the device can decode them
 SLOT_BYTES = 32 << 20  # of the files of a chunk, about
 CHUNK = 64  # images of a chunk, at most
-ONE_IN = 4  # images; how many a worker decodes if it shares the work with the device
+WORKERS = 0.25  # the share of images that workers decode if they share the work with the device
 Bytes = np.ndarray[Any, Any]
 _NO_FILE = (np.empty(0, np.uint8), (0, 0))  # the host must decode the image
 
@@ -75,7 +75,7 @@ class Encoded(Dataset[Rows]):
     views: Maker
     seed: int
     slots: Slots
-    share: bool = False  # workers decode one image in ONE_IN
+    share: bool = False  # workers decode the share WORKERS of the images
 
     def __getitem__(self, plan: tuple[int, int, int, Tensor]) -> Rows:
         step, epoch, slot, ids = plan
@@ -86,8 +86,9 @@ class Encoded(Dataset[Rows]):
         rest: dict[int, Bytes] = {}
         memory = self.slots.bytes[slot].numpy()
         end = 0
-        for row, index in enumerate(ids.tolist()):
-            data, sides = _NO_FILE if self._own(index) else device_file(self.source, index)
+        own = workers_own(self.seed, epoch, ids) if self.share else torch.zeros(len(ids))
+        for row, (index, by_worker) in enumerate(zip(ids.tolist(), own.tolist(), strict=True)):
+            data, sides = _NO_FILE if by_worker else device_file(self.source, index)
             if sides == (0, 0):
                 image_ids[row], data, skips = crops_of(self.source, self.views, index, unit[row])
                 failures += skips
@@ -101,9 +102,14 @@ class Encoded(Dataset[Rows]):
         boxes = boxes_of(self.views, unit, torch.from_numpy(table[:, 2:])).numpy()
         return Rows(step, epoch, slot, ids.numpy(), image_ids, table, boxes, rest, failures)
 
-    def _own(self, index: int) -> bool:
-        """Return True if a worker decodes this image. Its id decides, so a restart changes none."""
-        return self.share and index % ONE_IN == 0
+
+def workers_own(seed: int, epoch: int, ids: Tensor) -> Tensor:
+    """Return which images (n,) workers decode if they share the work with the device.
+
+    It is drawn for each image and epoch, so that a restart changes nothing, and no class of images
+    has the pixels of one decoder.
+    """
+    return rng.uniform(rng.fold(rng.key(seed, "decoder", epoch), ids), 1)[:, 0] < WORKERS
 
 
 def device_file(source: Decoded, index: int) -> tuple[Bytes, tuple[int, int]]:

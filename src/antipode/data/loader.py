@@ -42,8 +42,8 @@ class Loader:
     `batch` is the number of images over all ranks. The last batch of an epoch is dropped if it is
     incomplete. `parts` is the number of parts in which a network processes the batch (gradient
     accumulation). `decoder` decodes JPEG files in batches on the device; by default workers decode.
-    With `share`, the workers decode one image in four, and the device the others. With `reduced`,
-    workers decode JPEG files at a reduced size where the crops allow it.
+    With `share`, the workers decode a random quarter of the images, and the device the others. With
+    `reduced`, workers decode JPEG files at a reduced size where the crops allow it.
     """
 
     def __init__(
@@ -102,13 +102,18 @@ class Loader:
     @property
     def decoded_by(self) -> str:
         """Who decodes JPEG files: "cpu", "gpu" or "both"."""
-        if self.decoder is None:
+        if not self.decodes_on_device:
             return "cpu"
         return "both" if self.share else "gpu"
 
+    @property
+    def decodes_on_device(self) -> bool:
+        """True if the device decodes. Workers that do not inherit memory decode themselves."""
+        return self.decoder is not None and (self.workers == 0 or can_share(self.workers))
+
     def beside(self) -> AbstractContextManager[None]:
         """Return a context for the steps of training, in which they overlap with decoding."""
-        return nullcontext() if self.decoder is None else side_stream(self.device)
+        return side_stream(self.device) if self.decodes_on_device else nullcontext()
 
     @cached_property
     def stamp(self) -> Stamp:
@@ -186,7 +191,7 @@ class Loader:
     def _crops(self, start: int) -> Iterator[Any]:
         """Yield (step, epoch, planned ids (N,), image ids (N,), V crops (N,C,S,S))."""
         assert isinstance(self.source, Decoded)
-        if self.decoder is not None and (self.workers == 0 or can_share(self.workers)):
+        if self.decoder is not None and self.decodes_on_device:
             yield from self._crops_of_device(self.decoder, start)
             return
         ring = self._ring() if can_share(self.workers) else None

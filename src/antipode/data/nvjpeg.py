@@ -1,16 +1,16 @@
 """NVIDIA's nvJPEG, called directly: decode JPEG files on the current CUDA stream.
 
-torchvision and torchcodec call nvJPEG, too, but on a stream with the priority of the training step.
-Its many small kernels then wait for those of the step. Here they run on the stream of the caller,
-which has a higher priority, and write all images of a batch to one block of memory.
+torchvision and torchcodec call nvJPEG, too, on a stream with the priority of the training step.
+Here its kernels run on the stream of the caller, which may have a higher priority, and all images
+of a batch are written to one block of memory.
 
 The library comes with torchvision, with NVIDIA's packages, or with the CUDA toolkit.
 """
 
 import ctypes
 import ctypes.util
+import threading
 from collections.abc import Iterator, Sequence
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,58 +22,58 @@ from torch import Tensor
 HARDWARE, GPU_HYBRID = 3, 2  # nvjpegBackend_t: the engine for JPEG; kernels, also for Huffman codes
 PLANES = 3  # nvjpegOutputFormat_t: RGB, one plane after the other
 ALIGNED = 512  # bytes; where an image may begin
-# bytes of which nvJPEG allocates a multiple. Batches differ in size, and without this a larger one
-# would be allocated anew, for which CUDA waits until the whole device is idle.
-PADDING = 16 << 20
-CREATE = "nvjpegCreateEx"
+DAMAGED = (3, 4, 10)  # nvjpegStatus_t: a bad, unsupported or incomplete file
+NO_MEMORY = 5
+
+
+class NvJpegError(Exception):
+    """nvJPEG does not work here, or has failed for another reason than a damaged file."""
 
 
 class NvJpeg:
     """Decode batches of JPEG files to images uint8 (3,H,W) that lie in one block of memory.
 
     The files uint8 (L,) are in host memory and must not change until the stream has done the work.
-    Raises RuntimeError if nvJPEG does not work on the device, or cannot decode one of the files.
+    Raises RuntimeError if one of the files cannot be decoded, and NvJpegError for other failures.
     """
 
     def __init__(self, device: torch.device) -> None:
-        library = _library()
-        if library is None:
-            raise RuntimeError("libnvjpeg was not found")
-        self.library = library
         self.device = device
+        self.lock = threading.Lock()
         self.batch = 0  # the batch size for which the state was initialised
-        self.handle = ctypes.c_void_p()
+        self.kept: tuple[Any, ...] = ()
         self.state = ctypes.c_void_p()
         with torch.cuda.device(device):
-            codes = [
-                self.library.nvjpegCreateEx(backend, None, None, 0, ctypes.byref(self.handle))
-                for backend in (HARDWARE, GPU_HYBRID)
-                if not self.handle
-            ]
-            _check(CREATE, min(codes))
-            for memory in ("Device", "Pinned"):
-                name = f"nvjpegSet{memory}MemoryPadding"
-                _check(name, getattr(library, name)(ctypes.c_size_t(PADDING), self.handle))
+            self.library, self.handle = _created()
             self._call("nvjpegJpegStateCreate", ctypes.byref(self.state))
 
     def __call__(self, files: list[Tensor], sides: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the images of some files, whose sides are (height, width)."""
+        with self.lock, torch.cuda.device(self.device):
+            return self._decoded(files, sides)
+
+    def _decoded(self, files: list[Tensor], sides: Sequence[Sequence[int]]) -> list[Tensor]:
         count = len(files)
         places, total = _places(sides)
-        flat = torch.empty(total, dtype=torch.uint8, device=self.device)
-        # nvJPEG reads them while it decodes, so they must exist until the next call
-        self.tables = (
+        # zeros: if a damaged file is not noticed, the same pixels are missing after a restart
+        flat = torch.zeros(total, dtype=torch.uint8, device=self.device)
+        tables = (
             np.array([file.data_ptr() for file in files], np.uint64),
             np.array([len(file) for file in files], np.uint64),
             _targets(flat.data_ptr(), places),
         )
-        stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
+        stream = torch.cuda.current_stream(self.device)
+        # The engine writes when it is called, even if work is queued on the stream, and its state
+        # must not be initialised while it decodes.
+        stream.synchronize()
+        self.kept = (flat, tables)  # read and written until the stream has done the work
         if count != self.batch:
             self.batch = 0
             self._call("nvjpegDecodeBatchedInitialize", self.state, count, 1, PLANES)
-        pointers = [ctypes.c_void_p(table.ctypes.data) for table in self.tables]
+        pointers = [ctypes.c_void_p(table.ctypes.data) for table in tables]
         self.batch = 0  # a batch that fails must be initialised again
-        self._call("nvjpegDecodeBatched", self.state, *pointers, stream)
+        queue = ctypes.c_void_p(stream.cuda_stream)
+        self._call("nvjpegDecodeBatched", self.state, *pointers, queue)
         self.batch = count
         return [
             flat[first : first + 3 * height * width].view(3, height, width)
@@ -83,6 +83,16 @@ class NvJpeg:
     def _call(self, name: str, *arguments: Any) -> None:
         """Call a function of the library with the handle."""
         _check(name, getattr(self.library, name)(self.handle, *arguments))
+
+
+def _created() -> tuple[Any, ctypes.c_void_p]:
+    """Return the first library that works on the current device, and a handle of it."""
+    for library in _libraries():
+        for backend in (HARDWARE, GPU_HYBRID):
+            handle = ctypes.c_void_p()
+            if not library.nvjpegCreateEx(backend, None, None, 0, ctypes.byref(handle)):
+                return library, handle
+    raise NvJpegError("no libnvjpeg that works on this device was found")
 
 
 def _places(sides: Sequence[Sequence[int]]) -> tuple[Any, int]:
@@ -104,21 +114,25 @@ def _targets(start: int, places: Any) -> Any:
 
 
 def _check(name: str, code: int) -> None:
+    """Raise the error of a status that is not 0."""
+    text = f"{name} of nvJPEG failed with status {code}"
+    if code in DAMAGED:
+        raise RuntimeError(text)
+    if code == NO_MEMORY:
+        raise torch.OutOfMemoryError(text)
     if code:
-        raise RuntimeError(f"{name} of nvJPEG failed with status {code}")
+        raise NvJpegError(text)
 
 
-@cache
-def _library() -> Any:
-    """Return nvJPEG's shared library, or None if there is none."""
+def _libraries() -> Iterator[Any]:
+    """Yield nvJPEG's shared libraries that can be loaded."""
     for name in _names():
         try:
             library = ctypes.CDLL(name)
         except OSError:
             continue
-        if hasattr(library, CREATE):
-            return library
-    return None
+        if hasattr(library, "nvjpegDecodeBatched"):
+            yield library
 
 
 def _names() -> Iterator[str]:

@@ -10,7 +10,7 @@ import mmap
 import multiprocessing
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any
 
@@ -60,6 +60,8 @@ def pinned(memory: Tensor, device: torch.device) -> Iterator[None]:
     if code:
         text = f"{size >> 20} MB of memory for the loader could not be pinned (CUDA error {code})"
         warnings.warn(f"{text}; copies to the GPU take longer", stacklevel=2)
+        with suppress(RuntimeError):  # torch's next kernel would report this error
+            torch.zeros(1, device=device)
     try:
         yield
     finally:

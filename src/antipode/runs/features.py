@@ -25,6 +25,7 @@ from antipode.runs.run import Run
 from antipode.types import Features
 
 SUFFIXES = (".npz", ".parquet")
+PIECE = 1 << 14  # rows that are copied at a time
 
 
 def embed(run: Run, data: Given, out: Path | None = None) -> Features:
@@ -92,7 +93,10 @@ def _readable(features: Features, source: Source) -> Features:
     rows = readable(source)
     if len(rows) == len(features.x):
         return features
-    return Features(features.x[rows], features.y[rows])
+    x = storage.empty((len(rows), features.x.shape[1]), features.x.dtype)
+    for first in range(0, len(rows), PIECE):  # in pieces, since the features may be a memory map
+        x[first : first + PIECE] = features.x[rows[first : first + PIECE]]
+    return Features(x, features.y[rows])
 
 
 def readable(source: Source) -> list[int]:

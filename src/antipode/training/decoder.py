@@ -51,7 +51,7 @@ def where_to_decode(
         setup = build(recipe, splits, copy.deepcopy(module), decoder="cpu")
         views = setup.loader.views
         decoder = device_decoder(device) if suits(splits.pretrain, views) else None
-        if decoder is None:
+        if dist.any_rank(decoder is None, device) or decoder is None:
             return "cpu"
         ours = fastest(setup, decoder)
         # all ranks do the same; the one that most needs the GPU decides
@@ -70,7 +70,7 @@ def fastest(setup: Setup, decoder: Decode) -> str:
     """
     take = setup._whole_step()
     workers, step = _seconds(setup, take)
-    if workers <= ENOUGH * step:
+    if not dist.any_rank(workers > ENOUGH * step, setup.device):  # all ranks go on, or none
         return "cpu"
     setup.loader.decoder = decoder
     times = {}

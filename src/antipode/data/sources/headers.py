@@ -119,10 +119,14 @@ def plain_jpeg(data: bytes) -> tuple[int, int] | None:
         return None
     sides = None
     at = 2
+    marker = 0
     while at + 4 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
+        length = int.from_bytes(data[at + 2 : at + 4], "big")
         if marker == SCAN:
             break
+        if length < 2 or (marker == BASELINE and sides):  # decoders may read such a file otherwise
+            return None
         if marker == BASELINE:
             bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
             sampling = data[at + 11 : at + 19 : 3]
@@ -131,8 +135,8 @@ def plain_jpeg(data: bytes) -> tuple[int, int] | None:
             sides = height, width
         elif marker not in SEGMENTS or (marker == ADOBE and data[at + 15] != 1):
             return None
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    if sides is None or sides[0] * sides[1] > PLAIN:
+        at += 2 + length
+    if marker != SCAN or sides is None or sides[0] * sides[1] > PLAIN:
         return None
     _check_size(Header(sides[1], sides[0], 0, False, True))
     return sides
