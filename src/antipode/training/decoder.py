@@ -70,7 +70,7 @@ def fastest(setup: Setup, decoder: Decode) -> str:
     """
     take = setup._whole_step()
     workers, step = _seconds(setup, take)
-    if not dist.any_rank(workers > ENOUGH * step, setup.device):  # all ranks go on, or none
+    if not dist.any_rank(workers > ENOUGH * step, setup.device):  # all ranks measure further, or none
         return "cpu"
     setup.loader.decoder = decoder
     times = {}
