@@ -70,7 +70,8 @@ def fastest(setup: Setup, decoder: Decode) -> str:
     """
     take = setup._whole_step()
     workers, step = _seconds(setup, take)
-    if not dist.any_rank(workers > ENOUGH * step, setup.device):  # all ranks measure further, or none
+    # all ranks measure further, or none: their steps wait for each other
+    if not dist.any_rank(workers > ENOUGH * step, setup.device):
         return "cpu"
     setup.loader.decoder = decoder
     times = {}
