@@ -376,6 +376,23 @@ def test_nvjpeg_gives_the_pixels_of_the_host_except_for_subsampled_colour(subsam
 
 @pytest.mark.gpu
 @on_gpu
+def test_nvjpeg_gives_nearly_the_pixels_of_the_host_in_smooth_pictures():
+    """Subsampled colour differs where it changes from pixel to pixel, so little in photographs."""
+    decoder = device_decoder(torch.device("cuda"))
+    assert decoder is not None
+    files = []
+    for number in range(20):
+        file = io.BytesIO()
+        picture(number, 20, 16).resize((500, 400), Image.Resampling.BICUBIC).save(file, "JPEG")
+        files.append(file.getvalue())
+    tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
+    found = decoder(tensors, [headers.plain_jpeg(data) for data in files])
+    for image, data in zip(found, files, strict=True):
+        assert (image.cpu().int() - decode.decode(data).int()).abs().double().mean() < 3
+
+
+@pytest.mark.gpu
+@on_gpu
 def test_steps_leave_the_default_stream_only_while_the_gpu_decodes(photos):
     values = {"batch": 10, "epochs": 1, "seed": 0, "device": "cuda", "workers": 0}
     make = views("simclr", size=24)
