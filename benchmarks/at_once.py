@@ -3,19 +3,20 @@
     python benchmarks/at_once.py --out at_once.json
 
 SimCLR on CIFAR-10 (from the folder ANTIPODE_DATA, or made-up images of its shape), batch 32 with 1,
-2, 4 and 8 runs at once, and batch 256 with 1, 2 and 4. Two ways are measured side by side:
+2, 4 and 8 runs at once, and batch 256 with 1, 2 and 4. These ways are measured side by side:
 
-- processes: a process for each run, under NVIDIA's Multi-Process Service if it is installed, as
-  `--at-once` starts them.
+- processes: a process for each run, under NVIDIA's Multi-Process Service (MPS) if it is installed.
 - streams: all runs in one process. Each has its captured step on a stream of its own, and the
   process takes one step of each run in turn.
+- parts: as `processes`, but each process may use only a part of the multiprocessors, as `--at-once`
+  starts them. This is measured for the largest number of runs.
 
 Every run has its loader, views, schedules and records. All runs are compiled and captured before
 the clock starts. Then the same number of seconds is measured for 1, 2, ... of them, while the
 others wait. At the end, runs with train.deterministic=true take some steps at once and then one
 after the other, and `same_bits` counts those whose weights are equal bit for bit.
 
-About 150 seconds on an H200 with 16 cores. With --device cpu the same code runs without captured
+About 270 seconds on an H200 with 16 cores. With --device cpu the same code runs without captured
 steps, to test it.
 """
 
@@ -41,7 +42,7 @@ import torch
 from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import Splits
-from antipode.launch.mps import PLACES, shared_gpu
+from antipode.launch.mps import PLACES, part, part_of_gpu, shared_gpu
 from antipode.recipe.resolve import resolve
 from antipode.runs.folder import RunFolder
 from antipode.training.build import build
@@ -184,6 +185,10 @@ class Trainings:
             run.wait()
         return steps, time.monotonic() - began
 
+    def skipped(self) -> int:
+        """Return how many steps were skipped because they were not finite."""
+        return sum(int(run.setup.step.skipped) for run in self.runs)
+
     def together(self, steps: int) -> list[str]:
         """Take the same number of steps of all runs in turn, and return their digests."""
         for _ in range(steps):
@@ -249,6 +254,30 @@ def speed(crew: Crew, processes: int, runs: int, batch: int, seconds: float) -> 
     return sum(batch * steps / took for steps, took in found)
 
 
+def compare_parts(home: Path, kind: Kind, count: int, seconds: float) -> dict[str, Any]:
+    """Return the row of processes that each use a part of the multiprocessors."""
+    row: dict[str, Any] = {"batch": kind.batch, "at_once": count, "part": part(count)}
+    begun = time.monotonic()
+    with parts(count, home / f"parts-{kind.batch}-{count}", kind.device) as crew:
+        crew.call("prepare", *[(kind, [seed]) for seed in range(count)])
+        row["seconds_to_prepare"] = time.monotonic() - begun
+        row["parts"] = speed(crew, count, 1, kind.batch, seconds)
+        row["skipped_steps"] = sum(crew.call("skipped", *[()] * count))
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def parts(count: int, folder: Path, device: str) -> Crew:
+    """Start processes that each use a part of the multiprocessors."""
+    with part_of_gpu(count, torch.device(device)):
+        return Crew(count, folder, threads(device))
+
+
+def threads(device: str) -> int:
+    """Return the number of threads of a process."""
+    return 1 if device == "cpu" else 2
+
+
 def compare(
     processes: Crew, streams: Crew, kind: Kind, counts: Sequence[int], seconds: float
 ) -> list[dict[str, Any]]:
@@ -271,8 +300,10 @@ def compare(
     return rows
 
 
-def same_bits(processes: Crew, streams: Crew, kind: Kind, count: int, steps: int) -> dict[str, Any]:
-    """Return how many runs at once have the weights that they have alone, for both ways.
+def same_bits(
+    processes: Crew, streams: Crew, in_parts: Crew, kind: Kind, count: int, steps: int
+) -> dict[str, Any]:
+    """Return how many runs at once have the weights that they have alone, for each way.
 
     All runs are built before the first step of any. Alone, a run takes all of its steps while the
     processes of the others wait.
@@ -282,9 +313,12 @@ def same_bits(processes: Crew, streams: Crew, kind: Kind, count: int, steps: int
     fresh = replace(kind, warm=0)
     each = [(fresh, [seed]) for seed in seeds]
     streams.order("prepare", (fresh, seeds))
+    in_parts.order("prepare", *each)
     processes.call("prepare", *each)
+    in_parts.answers(count)
     streams.answers(1)
     at_once = [found for (found,) in processes.call("together", *[(steps,)] * count)]
+    small = [found for (found,) in in_parts.call("together", *[(steps,)] * count)]
     [in_turn] = streams.call("together", (steps,))
     processes.call("prepare", *each)
     alone = []
@@ -298,6 +332,7 @@ def same_bits(processes: Crew, streams: Crew, kind: Kind, count: int, steps: int
         "steps": steps,
         "processes": sum(map(eq, at_once, alone)),
         "streams": sum(map(eq, in_turn, alone)),
+        "parts": sum(map(eq, small, alone)),
     }
 
 
@@ -314,6 +349,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=WARM, help="steps before the clock starts")
     parser.add_argument("--images", type=int, default=50_000, help="made-up images")
     parser.add_argument("--connections", type=int, help=f"{CONNECTIONS} of the streams' process")
+    parser.add_argument("--no-bits", action="store_true", help="do not compare the weights")
     parser.add_argument("--set", nargs="*", default=[], help="settings of the recipe")
     args = parser.parse_args()
     begun = time.monotonic()
@@ -325,25 +361,28 @@ def main() -> None:
     result["connections"] = args.connections
     with TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
-        threads = 1 if args.device == "cpu" else 2
         # Outside of MPS: a single process needs none. CUDA reads the variable when it starts, and
         # under MPS eight processes with 32 connections each are too many.
         if args.connections:
             os.environ[CONNECTIONS] = str(args.connections)
-        streams = stack.enter_context(Crew(1, home / "streams", threads))
+        streams = stack.enter_context(Crew(1, home / "streams", threads(args.device)))
         os.environ.pop(CONNECTIONS, None)
         stack.enter_context(shared_gpu(torch.device(args.device)))
         result["mps"] = PLACES[0] in os.environ
         most = max(len(kinds) + 1, *map(max, counts))
-        processes = stack.enter_context(Crew(most, home / "processes", threads))
-        # the compiler's cache on the disk is filled once, for all processes
+        processes = stack.enter_context(Crew(most, home / "processes", threads(args.device)))
         last = Kind(min(args.batches), True, *common)
+        # the compiler's cache on the disk is filled once, for all processes
         processes.call("prepare", *[(kind, [0]) for kind in (*kinds, last)])
         result["seconds_to_compile"] = time.monotonic() - begun
         for kind, numbers in zip(kinds, counts, strict=True):
             result["rows"] += compare(processes, streams, kind, numbers, args.seconds)
+            result["rows"] += [compare_parts(home, kind, max(numbers), args.seconds)]
             args.out.write_text(json.dumps(result, indent=1) + "\n")
-        result["same_bits"] = same_bits(processes, streams, last, min(SAME, most), args.steps)
+        if not args.no_bits:
+            count = min(SAME, most)
+            with parts(count, home / "bits", args.device) as small:
+                result["same_bits"] = same_bits(processes, streams, small, last, count, args.steps)
     result["seconds"] = time.monotonic() - begun
     args.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps({key: value for key, value in result.items() if key != "rows"}, indent=1))

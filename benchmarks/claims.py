@@ -35,13 +35,14 @@ from typing import Any
 import torch
 
 from accuracy import facts
-from antipode.launch.mps import shared_gpu
+from antipode.launch.mps import part_of_gpu, shared_gpu
 from antipode.reproduction.catalog import items
 from antipode.reproduction.collect import over_epochs, score_key
 from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Trial
 from antipode.reproduction.make import train
 from antipode.reproduction.measure import measure_run
 from antipode.reproduction.plan import H200, Plan, PlannedRun, make_plan
+from antipode.runs.run import Run
 
 DONE = Path(__file__).parent / "results" / "claims.jsonl"
 SCALE = "small"
@@ -214,8 +215,11 @@ def restore(lines: Mapping[str, Mapping[str, Any]], out: Path) -> None:
 # Training
 
 
-def finish(wanted: Wanted, jobs: int) -> dict[str, Any]:
-    """Train and measure a run, remove its folder, and return its line."""
+def finish(wanted: Wanted, jobs: int, out: Path) -> None:
+    """Train and measure a run, append its line to `out`, and remove its folder.
+
+    Detectors on scenes take longer than all other measures, so a line without them comes first.
+    """
     torch.compiler.reset()  # the compiler also counts what it compiled for other runs
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -223,10 +227,21 @@ def finish(wanted: Wanted, jobs: int) -> dict[str, Any]:
     start = time.perf_counter()
     run = train(planned, quiet=True)
     trained = time.perf_counter() - start
-    measure_run(wanted.plan, planned, run, wanted.measures, "auto")
+    fast = [measure for measure in wanted.measures if measure.kind != "scenes"]
+    for measures in [fast] * (0 < len(fast) < len(wanted.measures)) + [wanted.measures]:
+        measure_run(wanted.plan, planned, run, measures, "auto")
+        seconds = {"training": trained, "all": time.perf_counter() - start}
+        with out.open("a") as file:
+            file.write(json.dumps(line_of(wanted, run, seconds, jobs)) + "\n")
+    shutil.rmtree(planned.folder, ignore_errors=True)
+
+
+def line_of(wanted: Wanted, run: Run, seconds: dict[str, float], jobs: int) -> dict[str, Any]:
+    """Return the line of a run with all that was measured on it so far."""
+    planned = wanted.planned
     rows = run.metrics() if planned.recipe is not None else []
     steps = [row for row in rows if "loss" in row]
-    line = {
+    return {
         "run": wanted.name,
         "recipe": planned.trial.recipe,
         "set": dict(planned.trial.overrides),
@@ -240,12 +255,10 @@ def finish(wanted: Wanted, jobs: int) -> dict[str, Any]:
             if measure.kind == "metric"
         },
         "last": {key: steps[-1][key] for key in KEPT if key in steps[-1]} if steps else {},
-        "seconds": {"training": trained, "all": time.perf_counter() - start},
+        "seconds": seconds,
         "jobs": jobs,
         **facts(),
     }
-    shutil.rmtree(planned.folder, ignore_errors=True)
-    return line
 
 
 def prepare(jobs: int) -> None:
@@ -259,7 +272,7 @@ def train_all(runs: list[Wanted], jobs: int, end: float, out: Path) -> None:
     pool = ProcessPoolExecutor(
         jobs, mp_context=get_context("spawn"), initializer=prepare, initargs=(jobs,)
     )
-    busy: dict[Future[dict[str, Any]], Wanted] = {}
+    busy: dict[Future[None], Wanted] = {}
     while waiting or busy:
         while waiting and len(busy) < jobs:
             fits = [run for run in waiting if time.monotonic() + run.seconds * jobs**0.8 < end]
@@ -268,21 +281,19 @@ def train_all(runs: list[Wanted], jobs: int, end: float, out: Path) -> None:
                 waiting = []
                 break
             waiting.remove(fits[0])
-            busy[pool.submit(finish, fits[0], jobs)] = fits[0]
+            busy[pool.submit(finish, fits[0], jobs, out)] = fits[0]
         for future in wait(busy, return_when=FIRST_COMPLETED).done if busy else ():
-            record(busy.pop(future), future, out)
+            report(busy.pop(future), future, out)
     pool.shutdown()
 
 
-def record(wanted: Wanted, future: "Future[dict[str, Any]]", out: Path) -> None:
-    """Append the line of a finished run to a file, or print why there is none."""
+def report(wanted: Wanted, future: Future[None], out: Path) -> None:
+    """Print the scores of a finished run, or why there are none."""
     error = future.exception()
     if error is not None:
         print(f"FAILED {wanted.planned.label}: {type(error).__name__}: {error}", flush=True)
         return
-    line = future.result()
-    with out.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    line = read_lines(out)[wanted.name]
     scores = ", ".join(f"{key} {score['value']:.2f}" for key, score in line["scores"].items())
     print(f"{wanted.planned.label}: {scores}; {line['seconds']['all']:.0f} s", flush=True)
 
@@ -326,7 +337,8 @@ def main() -> None:
         if len(together) < len(todo):
             print(f"{len(todo) - len(together)} runs are timed and need --jobs 1", flush=True)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        with shared_gpu(device) if args.jobs > 1 else nullcontext():
+        alone = args.jobs == 1
+        with nullcontext() if alone else shared_gpu(device), part_of_gpu(args.jobs, device):
             train_all(together, args.jobs, end, args.out)
     shutil.rmtree(folder, ignore_errors=True)
 

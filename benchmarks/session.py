@@ -40,27 +40,27 @@ class Part(NamedTuple):
 
 # OUT and MINUTES are replaced
 ALONE = {
+    "at-once": Part("at_once.py --out OUT/at-once.json", 330),
     "decoders": Part(
-        "evaluate_large.py --device cuda --part linear linear-gpu linear-both"
-        " --out OUT/linear.json",
+        "evaluate_large.py --device cuda --part linear-gpu linear-both --out OUT/linear.json",
         110,
     ),
     "large-resnet18": Part(
-        "large.py --network resnet18 --source files --seconds 3 --out OUT/large-r18.json", 120
+        "large.py --network resnet18 --source files --seconds 3 --out OUT/large-r18.json", 110
     ),
-    "at-once": Part("at_once.py --batches 32 --connections 32 --out OUT/at-once.json", 220),
-    "throughput": Part(
-        "throughput.py --no-lightly --recipe cifar10.adco cifar10.jcl cifar10.msbreg"
-        " --epochs 4 --steps 150 --out OUT/throughput.jsonl",
-        240,
+    "overhead": Part(
+        "overhead.py --device cuda --images 50000 --steps 40 --rounds 6"
+        " --recipe cifar10.adco cifar10.jcl cifar10.msbreg --out OUT/overhead.json",
+        160,
+    ),
+    "detectors": Part(
+        "evaluate_large.py --device cuda --part detect-voc segment-coco detect-coco"
+        " --out OUT/detectors.json",
+        280,
     ),
 }
 TOGETHER = {
-    "detectors": Part(
-        "evaluate_large.py --device cuda --part detect-voc segment-coco detect-coco"
-        " --out OUT/detectors.json"
-    ),
-    "claims": Part("claims.py --headlines --jobs 4 --minutes MINUTES --out OUT/claims.jsonl"),
+    "claims": Part("claims.py --headlines --jobs 5 --minutes MINUTES --out OUT/claims.jsonl"),
 }
 
 

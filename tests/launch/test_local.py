@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from antipode.launch import local, memory, mps, task
+from antipode.launch import local, memory, mps, products, task
 from antipode.launch.local import check_at_once, perform
 from antipode.launch.task import Board, Task
 from antipode.training.record import InTrouble
@@ -212,3 +214,83 @@ def test_mps_that_the_user_has_set_up_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(mps, "_call", None)
     with mps.shared_gpu(torch.device("cuda")):
         assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path)
+
+
+# A part of the GPU for each process
+
+
+def test_the_parts_of_all_processes_cover_the_gpu_and_are_powers_of_two():
+    assert [mps.part(count) for count in (1, 2, 3, 4, 5, 8, 9, 64)] == [
+        1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125,
+    ]  # fmt: skip
+    assert all(1 <= count * mps.part(count) for count in range(1, 65))
+
+
+@pytest.fixture
+def percentages(monkeypatch):
+    """Under MPS, with products that are right; the function returns what processes would see."""
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "somewhere")
+    monkeypatch.delenv(mps.PERCENTAGE, raising=False)
+    monkeypatch.setattr(mps, "has_right_products", lambda share: True)
+
+    def inside(count, device="cuda"):
+        with mps.part_of_gpu(count, torch.device(device)):
+            return os.environ.get(mps.PERCENTAGE)
+
+    return inside
+
+
+def test_processes_under_mps_get_a_part_of_the_gpu(percentages, monkeypatch):
+    assert [percentages(count) for count in (2, 4, 8, 16)] == [None, "50", "25", "12.5"]
+    assert mps.PERCENTAGE not in os.environ
+    assert percentages(8, "cpu") is None
+    monkeypatch.setattr(mps, "has_right_products", lambda share: False)
+    assert percentages(8) is None
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY")
+    monkeypatch.setattr(mps, "has_right_products", None)
+    assert percentages(8) is None
+
+
+def test_the_percentage_of_the_user_is_kept(percentages, monkeypatch):
+    monkeypatch.setenv(mps.PERCENTAGE, "30")
+    assert percentages(8) == "30"
+    assert os.environ[mps.PERCENTAGE] == "30"
+
+
+def test_only_tasks_that_need_not_be_deterministic_get_a_part(tmp_path, monkeypatch):
+    counts = []
+    monkeypatch.setattr(local, "get_context", lambda kind: get_context("fork"))
+    monkeypatch.setattr(
+        local, "part_of_gpu", lambda count, device: counts.append(count) or nullcontext()
+    )
+    one, other = tasks_of(tmp_path, "a", "b")
+    assert not perform([one, replace(other, deterministic=True)], at_once=2, quiet=True)
+    assert counts == [2, 1]
+
+
+def test_wrong_products_are_found(monkeypatch):
+    monkeypatch.setattr(products, "SHAPES", ((8, 16, 8),))
+    monkeypatch.setattr(products, "CHANNELS", ((4, 4),))
+    cpu = torch.device("cpu")
+    assert products.are_right(cpu)
+    plain = products.F.conv2d
+
+    def wrong(images, weights, **keys):
+        value = plain(images, weights, **keys)
+        value[0, 0] *= 1 if images.dtype == torch.float64 else torch.nan
+        return value
+
+    monkeypatch.setattr(products.F, "conv2d", wrong)
+    assert not products.are_right(cpu)
+
+
+def test_the_products_of_a_part_are_checked_in_a_process_of_their_own(tmp_path, monkeypatch):
+    seen = tmp_path / "percentage"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@ ${mps.PERCENTAGE}" > {seen}\nexit 1\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(mps.sys, "executable", str(python))
+    mps.has_right_products.cache_clear()
+    assert not mps.has_right_products(0.25)
+    assert seen.read_text().split() == ["-m", "antipode.launch.products", "25"]
+    mps.has_right_products.cache_clear()

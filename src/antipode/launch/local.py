@@ -1,8 +1,9 @@
 """Perform tasks on this machine: one after the other, or several at once in processes of their own.
 
 On one GPU, processes take turns unless NVIDIA's Multi-Process Service (MPS) is running. It is
-started for the time of the tasks if it is installed. A task in its own process computes exactly
-what it computes alone.
+started for the time of the tasks if it is installed, and each process then uses a part of the GPU.
+A task that is deterministic may use the whole GPU, so that it computes exactly what it computes
+alone.
 """
 
 import os
@@ -21,7 +22,7 @@ import torch
 
 from antipode.devices import pick_device
 from antipode.launch.memory import Room, most_at_once
-from antipode.launch.mps import shared_gpu
+from antipode.launch.mps import part_of_gpu, shared_gpu
 from antipode.launch.task import TASK_ERRORS, Board, Task
 
 MOST = 64  # tasks at once
@@ -126,14 +127,15 @@ def _side_by_side(
 
 
 def _started(task: Task, share: int, device: torch.device) -> Worker:
-    """Start the process of a task. It gets its share of the CPU cores."""
+    """Start the process of a task. It gets its share of the CPU cores and of the GPU."""
     context = get_context("spawn")
     answer, theirs = context.Pipe(duplex=False)
     end, lifeline = context.Pipe(duplex=False)
     # on a CPU, sums depend on the number of threads; a GPU needs few
     threads = max(1, (os.cpu_count() or 1) // share) if device.type == "cpu" else 0
     process = context.Process(target=_work, args=(task, theirs, end, threads))
-    process.start()
+    with part_of_gpu(1 if task.deterministic else share, device):
+        process.start()
     theirs.close()
     end.close()
     return Worker(task, process, answer, lifeline)

@@ -3,14 +3,18 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
 CONTROL = "nvidia-cuda-mps-control"
 PLACES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+LEAST = 1 / 8  # the smallest part of a GPU that a process gets
 
 
 @contextmanager
@@ -37,6 +41,61 @@ def shared_gpu(device: torch.device) -> Iterator[None]:
             _forget(folder)
 
 
+@contextmanager
+def part_of_gpu(processes: int, device: torch.device) -> Iterator[None]:
+    """Let each process that starts inside this context use a part of a GPU's multiprocessors.
+
+    The small kernels of several processes then run side by side, where each would otherwise take
+    its turn on the whole GPU: 1.36 times the images per second for 8 runs of batch size 32 on an
+    H200, 1.05 times for 4 runs of batch size 256.
+
+    Libraries choose other algorithms for a part, so results differ from those on the whole GPU by
+    rounding. Nothing happens without MPS, if the user has set the percentage, or if matrix products
+    are wrong with that part.
+
+    Args:
+        processes: how many processes share the GPU.
+        device: the device that they use.
+    """
+    share = part(processes)
+    under_mps = device.type == "cuda" and PLACES[0] in os.environ
+    if share == 1 or not under_mps or PERCENTAGE in os.environ or not has_right_products(share):
+        yield
+        return
+    os.environ[PERCENTAGE] = percentage(share)
+    try:
+        yield
+    finally:
+        del os.environ[PERCENTAGE]
+
+
+def part(processes: int) -> float:
+    """Return the share of the multiprocessors that each of some processes may use.
+
+    It is a power of two that is at least 1 / processes and below 4 / processes. All parts of all
+    processes together are more than the GPU, so that it is not idle while one of them waits.
+    """
+    halvings = max(0, (processes - 1).bit_length() - 1)
+    return max(LEAST, 0.5**halvings)
+
+
+def percentage(share: float) -> str:
+    """Return a share as the text that MPS expects."""
+    return f"{100 * share:g}"
+
+
+@cache
+def has_right_products(share: float) -> bool:
+    """Return True if a process with this share of the multiprocessors multiplies correctly.
+
+    This takes a process of its own, about 5 seconds. It is needed: on 52 of the 132 multiprocessors
+    of an H200 (40 %), half-precision products of the cuBLAS of torch 2.11 are wrong, many of them
+    NaN. They are right on 16, 32, 66 and 132.
+    """
+    environment = {**os.environ, PERCENTAGE: percentage(share)}
+    return _call([sys.executable, "-m", "antipode.launch.products"], seconds=60, env=environment)
+
+
 def _forget(folder: str) -> None:
     """Remove the variables and the folder of the service."""
     for name in PLACES:
@@ -44,11 +103,19 @@ def _forget(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _call(command: list[str], text: str = "") -> bool:
-    """Run a command with a text as its input; return True if it succeeded within 20 seconds."""
+def _call(
+    command: list[str], text: str = "", seconds: float = 20, env: dict[str, str] | None = None
+) -> bool:
+    """Run a command with a text as its input; return True if it succeeded in time."""
     try:
         done = subprocess.run(
-            command, check=False, input=text, text=True, capture_output=True, timeout=20
+            command,
+            check=False,
+            input=text,
+            text=True,
+            capture_output=True,
+            timeout=seconds,
+            env=env,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -33,6 +33,8 @@ class Task:
         batch: the number of images per step, 0 if nothing is trained.
         key: names what `do` does besides training, such as its protocols. A cluster performs a
             finished task again only if its key has changed.
+        deterministic: whether it must compute beside other tasks what it computes alone, bit for
+            bit.
     """
 
     label: str
@@ -41,6 +43,7 @@ class Task:
     work: float = 0.0
     batch: int = 0
     key: str = ""
+    deterministic: bool = False
 
 
 @dataclass

@@ -153,6 +153,7 @@ def perform(
             0.0 if planned.done else planned.work,
             0 if planned.recipe is None else planned.recipe.train.batch,
             " ".join(sorted({measure.name for measure in measures[planned.folder]})),
+            planned.recipe is not None and planned.recipe.train.deterministic,
         )
         for planned in plan.runs
     ]

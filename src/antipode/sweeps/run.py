@@ -124,6 +124,7 @@ def _task(run: SweepRun, protocols: Sequence[str], device: str) -> Task:
         0.0 if run.done else run.work,
         run.recipe.train.batch,
         " ".join(protocols),
+        run.recipe.train.deterministic,
     )
 
 
