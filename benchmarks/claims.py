@@ -1,7 +1,7 @@
 """Train the runs of all items at scale small on CIFAR-10; keep one JSON line per finished run.
 
     python benchmarks/claims.py --list                              # runs in order, finished or not
-    python benchmarks/claims.py --jobs 3 --minutes 25 --out new.jsonl  # missing runs that fit
+    python benchmarks/claims.py --jobs 4 --minutes 9 --folder /tmp/claims --out new.jsonl
     python benchmarks/claims.py --only 'dcl.*' --headlines          # only the headlines of an item
     python benchmarks/claims_page.py                                # judge the claims
 
@@ -10,10 +10,11 @@ from the cheapest to the most expensive item, then the other seeds of the headli
 finished if results/claims.jsonl or --out has a line with its name and with all of its measures. The
 name has a digest of the recipe, so a run whose recipe has changed since is trained again.
 
---jobs trains several runs at a time, each in its own process, under NVIDIA's Multi-Process Service
-if that is installed. The times of such runs cannot be
-compared, so runs whose training steps are timed are left to a call with --jobs 1. The environment
-variable ANTIPODE_DATA names the folder with CIFAR-10.
+--jobs trains several runs at a time, each in its own process, as `antipode sweep --at-once` does.
+The times of such runs cannot be compared, so runs whose training steps are timed are left to a call
+with --jobs 1. After --minutes, the runs under way write a checkpoint and stop; the same command
+with the same --folder resumes them. The environment variable ANTIPODE_DATA names the folder with
+CIFAR-10.
 """
 
 import argparse
@@ -21,21 +22,22 @@ import fnmatch
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from accuracy import facts
-from antipode.launch.mps import part_of_gpu, shared_gpu
+from antipode.launch.local import perform
+from antipode.launch.task import Task
 from antipode.reproduction.catalog import items
 from antipode.reproduction.collect import over_epochs, score_key
 from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Trial
@@ -215,24 +217,28 @@ def restore(lines: Mapping[str, Mapping[str, Any]], out: Path) -> None:
 # Training
 
 
-def finish(wanted: Wanted, jobs: int, out: Path) -> None:
+def finish(wanted: Wanted, jobs: int, out: Path, quiet: bool) -> None:
     """Train and measure a run, append its line to `out`, and remove its folder.
 
     Detectors on scenes take longer than all other measures, so a line without them comes first.
     """
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
     torch.compiler.reset()  # the compiler also counts what it compiled for other runs
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     planned = wanted.planned
     start = time.perf_counter()
-    run = train(planned, quiet=True)
+    run = train(planned, quiet)
     trained = time.perf_counter() - start
     fast = [measure for measure in wanted.measures if measure.kind != "scenes"]
     for measures in [fast] * (0 < len(fast) < len(wanted.measures)) + [wanted.measures]:
         measure_run(wanted.plan, planned, run, measures, "auto")
         seconds = {"training": trained, "all": time.perf_counter() - start}
+        line = line_of(wanted, run, seconds, jobs)
         with out.open("a") as file:
-            file.write(json.dumps(line_of(wanted, run, seconds, jobs)) + "\n")
+            file.write(json.dumps(line) + "\n")
+    scores = ", ".join(f"{key} {score['value']:.2f}" for key, score in line["scores"].items())
+    print(f"{planned.label}: {scores}; {seconds['all']:.0f} s", flush=True)
     shutil.rmtree(planned.folder, ignore_errors=True)
 
 
@@ -261,41 +267,27 @@ def line_of(wanted: Wanted, run: Run, seconds: dict[str, float], jobs: int) -> d
     }
 
 
-def prepare(jobs: int) -> None:
-    """Give a worker its share of the cores."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
-
-
-def train_all(runs: list[Wanted], jobs: int, end: float, out: Path) -> None:
-    """Train runs in `jobs` processes, as long as they can end before the time `end`."""
-    waiting = list(runs)
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=prepare, initargs=(jobs,)
-    )
-    busy: dict[Future[None], Wanted] = {}
-    while waiting or busy:
-        while waiting and len(busy) < jobs:
-            fits = [run for run in waiting if time.monotonic() + run.seconds * jobs**0.8 < end]
-            if not fits:
-                print(f"{len(waiting)} runs would take too long", flush=True)
-                waiting = []
-                break
-            waiting.remove(fits[0])
-            busy[pool.submit(finish, fits[0], jobs, out)] = fits[0]
-        for future in wait(busy, return_when=FIRST_COMPLETED).done if busy else ():
-            report(busy.pop(future), future, out)
-    pool.shutdown()
-
-
-def report(wanted: Wanted, future: Future[None], out: Path) -> None:
-    """Print the scores of a finished run, or why there are none."""
-    error = future.exception()
-    if error is not None:
-        print(f"FAILED {wanted.planned.label}: {type(error).__name__}: {error}", flush=True)
-        return
-    line = read_lines(out)[wanted.name]
-    scores = ", ".join(f"{key} {score['value']:.2f}" for key, score in line["scores"].items())
-    print(f"{wanted.planned.label}: {scores}; {line['seconds']['all']:.0f} s", flush=True)
+def train_all(runs: list[Wanted], jobs: int, minutes: float, out: Path) -> None:
+    """Train runs, `jobs` at a time, for some minutes; runs that are under way then stop."""
+    tasks = [
+        Task(
+            wanted.planned.label,
+            wanted.planned.folder,
+            partial(finish, wanted, jobs, out),
+            wanted.planned.work,
+        )
+        for wanted in runs
+    ]
+    clock = threading.Timer(60 * minutes, os.kill, (os.getpid(), signal.SIGINT))
+    clock.daemon = True
+    clock.start()
+    try:
+        for sentence in perform(tasks, at_once=jobs).values():
+            print(f"FAILED {sentence}", flush=True)
+    except KeyboardInterrupt:
+        print("stopped; the same command with the same --folder resumes the runs", flush=True)
+    finally:
+        clock.cancel()
 
 
 def read_arguments() -> argparse.Namespace:
@@ -306,7 +298,8 @@ def read_arguments() -> argparse.Namespace:
     add("--only", nargs="+", default=["*"], metavar="ITEM", help="names or patterns of items")
     add("--seeds", type=int, default=SEEDS, help="seeds of the headline claims")
     add("--jobs", type=int, default=1, help="runs at a time, each in its own process")
-    add("--minutes", type=float, default=1e9, help="start no run that would end later than this")
+    add("--minutes", type=float, default=1e6, help="stop after this time")
+    add("--folder", type=Path, help="the folder of runs; given again, it resumes stopped runs")
     add("--out", type=Path, default=DONE, help="the file that lines are appended to")
     add("--headlines", action="store_true", help="only the runs of headline claims")
     add("--match", default="", metavar="TEXT", help="only the runs with this text in --list")
@@ -316,9 +309,8 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = read_arguments()
-    end = time.monotonic() + 60 * args.minutes
-    folder = Path(tempfile.mkdtemp(prefix="claims-"))
-    runs = wanted_runs(args.only, args.seeds, folder)
+    temporary = None if args.folder else tempfile.mkdtemp(prefix="claims-")
+    runs = wanted_runs(args.only, args.seeds, Path(temporary or args.folder).absolute())
     if not runs:
         sys.exit(f"no item is called {args.only[0]!r}; the names are {', '.join(items())}")
     if args.headlines:
@@ -336,11 +328,9 @@ def main() -> None:
         together = [run for run in todo if not (run.timed and args.jobs > 1)]
         if len(together) < len(todo):
             print(f"{len(todo) - len(together)} runs are timed and need --jobs 1", flush=True)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        alone = args.jobs == 1
-        with nullcontext() if alone else shared_gpu(device), part_of_gpu(args.jobs, device):
-            train_all(together, args.jobs, end, args.out)
-    shutil.rmtree(folder, ignore_errors=True)
+        train_all(together, args.jobs, args.minutes, args.out)
+    if temporary:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
-"""Use a GPU that is there for a limited time: measurements that need it alone, then all others.
+"""Use a GPU that is there for a limited time: measurements that need it alone, then the claims.
 
-    python benchmarks/session.py --out OUT --minutes 25
-    python benchmarks/session.py --out OUT --minutes 25 --only linear claims
+    python benchmarks/session.py --out OUT --minutes 9
+    python benchmarks/session.py --out OUT --minutes 9 --only decoders claims
     python benchmarks/session.py --list
 
 Each measurement is a script of this folder in a process of its own. Its output is in OUT/NAME.log
-and its results are beside it. Measurements of speed run first, one after the other. The others then
-run side by side under NVIDIA's Multi-Process Service. The claims (claims.py) take what time is left
-and start no run that would end too late. Whatever still runs at the end is stopped; the scripts
-write every result as soon as they have it. The environment variable ANTIPODE_DATA names the folder
-with CIFAR-10.
+and its results are beside it. Those of speed run first, one after the other. The claims (claims.py)
+take what time is left. Whatever still runs at the end is stopped; the scripts write every result as
+soon as they have it.
+
+The command may be repeated with the same OUT, for a machine that limits the time of a command. It
+then leaves out the measurements that have ended, and resumes the runs of the claims. The
+environment variable ANTIPODE_DATA names the folder with CIFAR-10.
 """
 
 import argparse
@@ -18,27 +20,25 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
-from antipode.launch.mps import shared_gpu
-
 HERE = Path(__file__).parent
 GRACE = 8.0  # seconds between the request to stop and the end of a process
-THREADS = 4  # of each script, if several share the cores
+STOP = 15.0  # seconds in which runs write their checkpoints
+SHORTEST = 60.0  # seconds for which the claims are started
 
 
 class Part(NamedTuple):
-    """A measurement: its command, and the most seconds that it may take."""
+    """A measurement: its command, and about the most seconds that it takes."""
 
     command: str
     seconds: float = 1e9
 
 
-# OUT and MINUTES are replaced
+# in commands, OUT and MINUTES are replaced
 ALONE = {
     "at-once": Part("at_once.py --out OUT/at-once.json", 330),
     "decoders": Part(
@@ -59,9 +59,9 @@ ALONE = {
         280,
     ),
 }
-TOGETHER = {
-    "claims": Part("claims.py --headlines --jobs 5 --minutes MINUTES --out OUT/claims.jsonl"),
-}
+CLAIMS = Part(
+    "claims.py --headlines --jobs 4 --minutes MINUTES --folder OUT/claims --out OUT/claims.jsonl"
+)
 
 
 def start(name: str, part: Part, out: Path, minutes: float) -> subprocess.Popen[bytes]:
@@ -76,8 +76,11 @@ def start(name: str, part: Part, out: Path, minutes: float) -> subprocess.Popen[
         )
 
 
-def finish(name: str, process: subprocess.Popen[bytes], until: float) -> None:
-    """Wait for a measurement until a time, then stop it and all processes that it started."""
+def finish(name: str, process: subprocess.Popen[bytes], until: float) -> bool:
+    """Wait for a measurement until a time, then stop it and all processes that it started.
+
+    Returns True if it succeeded.
+    """
     start_of_wait = time.monotonic()
     try:
         process.wait(max(0.0, until - time.monotonic()))
@@ -90,43 +93,39 @@ def finish(name: str, process: subprocess.Popen[bytes], until: float) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
     print(f"{name} {state} after {time.monotonic() - start_of_wait:.0f} s", flush=True)
+    return process.returncode == 0
 
 
-def run(parts: dict[str, Part], alone: dict[str, Part], out: Path, end: float) -> None:
-    """Run the measurements that need the GPU alone, then all others side by side."""
-    for name, part in alone.items():
-        if time.monotonic() < end - GRACE:
-            until = min(end, time.monotonic() + part.seconds)
-            finish(name, start(name, part, out, 0.0), until)
-    os.environ["OMP_NUM_THREADS"] = str(THREADS)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with shared_gpu(device):
-        begin = time.monotonic()
-        minutes = (end - begin) / 60
-        busy = {name: start(name, part, out, minutes) for name, part in parts.items()}
-        order = sorted(busy, key=lambda name: parts[name].seconds)
-        for name in order:
-            finish(name, busy[name], min(end, begin + parts[name].seconds))
+def run(names: Collection[str], out: Path, end: float) -> None:
+    """Run the measurements that have not ended yet, then the claims."""
+    for name, part in ALONE.items():
+        ended = out / f"{name}.ended"
+        left = end - time.monotonic()
+        if name not in names or ended.exists():
+            continue
+        if left < part.seconds:
+            print(f"{name} takes up to {part.seconds:.0f} s and was left out", flush=True)
+        elif finish(name, start(name, part, out, 0.0), time.monotonic() + part.seconds):
+            ended.touch()
+    if "claims" in names and (left := end - time.monotonic()) > SHORTEST:
+        finish("claims", start("claims", CLAIMS, out, (left - STOP) / 60), end)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    every = ALONE | TOGETHER
+    every = ALONE | {"claims": CLAIMS}
     parser.add_argument("--out", type=Path, help="the folder for logs and results")
-    parser.add_argument("--minutes", type=float, default=25.0, help="stop after this time")
+    parser.add_argument("--minutes", type=float, default=9.0, help="stop after this time")
     parser.add_argument("--only", nargs="+", choices=every, default=list(every), metavar="NAME")
     parser.add_argument("--list", action="store_true", help="only list the measurements")
     args = parser.parse_args()
     if args.list or args.out is None:
         print("\n".join(f"{name:16} {part.command}" for name, part in every.items()))
         return
-    end = time.monotonic() + 60 * args.minutes
     args.out.mkdir(parents=True, exist_ok=True)
-    alone = {name: part for name, part in ALONE.items() if name in args.only}
-    together = {name: part for name, part in TOGETHER.items() if name in args.only}
-    run(together, alone, args.out.resolve(), end)
+    run(args.only, args.out.resolve(), time.monotonic() + 60 * args.minutes)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Board:
 
     def start(self, task: Task, beside: int = 0) -> None:
         """Report that a task starts, beside others that are running."""
-        running = f", {beside} others running" if beside else ""
+        running = f", {beside} other{'s' * (beside > 1)} running" if beside else ""
         number = self.ended + beside + 1
         self._say(f"{number} of {len(self.tasks)}{running}, {self.left()}: {task.label}")
 
