@@ -33,9 +33,9 @@ PIXELS = 1 << 29  # bytes of decoded images that exist at once, about
 def side_stream(device: torch.device) -> Iterator[None]:
     """Work on another stream than the default one of a GPU; do nothing on a CPU.
 
-    With steps on the default stream, the time of decoding was added to that of the steps, as if
-    they never overlapped (H200, benchmarks/RESULTS.md). A probable cause: work of a library on
-    streams that it has created itself waits for the default stream, and the default stream for it.
+    Work of a library on streams that it has created itself may wait for the default stream, and the
+    default stream for it. On an H200, decoding and steps still take the sum of their times
+    (benchmarks/RESULTS.md).
     """
     if device.type != "cuda":
         yield
