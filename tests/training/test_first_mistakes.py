@@ -89,11 +89,22 @@ def test_a_broken_jpeg_is_explained_without_lines_of_source_code(tmp_path):
     assert why.startswith("cannot be decoded (") and ".cpp" not in why
 
 
-def test_the_opening_lines_of_finetune_count_correctly(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("names", "note"),
+    [
+        (("oak", "elm"), ""),
+        (
+            ("2024-01", "2024-02"),
+            "note: 2 subfolders have names like dates (2024-01, 2024-02); here they are the "
+            "classes that the classifier learns",
+        ),
+    ],
+)
+def test_the_opening_lines_of_finetune_count_correctly(tmp_path, capsys, monkeypatch, names, note):
     def stop(*_, **__):
         raise RuntimeError("enough")
 
-    for name in ("oak", "elm"):
+    for name in names:
         pictures(tmp_path / "trees" / name, 10)
     monkeypatch.setattr(finetuning, "tune", stop)
     with pytest.raises(RuntimeError, match="enough"):
@@ -106,3 +117,4 @@ def test_the_opening_lines_of_finetune_count_correctly(tmp_path, capsys, monkeyp
         )
     said = capsys.readouterr().err
     assert "9 train images each" in said and "1 epoch of 1 step with 18 images" in said
+    assert note in said and ("note:" in said) == bool(note)

@@ -12,6 +12,7 @@ from torch import nn
 
 from antipode import dist
 from antipode.data.sources.catalog import Given, from_path, load, python_name
+from antipode.data.sources.label_folders import unlike_classes
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
 from antipode.evaluation.evaluate import check_seed, task_for
@@ -145,7 +146,7 @@ def _folder(path: Path) -> Iterator[None]:
 
 
 def planned(run: Run, task: Task, tuning: Tuning) -> list[str]:
-    """Return in two lines what will be trained on which images."""
+    """Return in two lines what will be trained on which images, and a third if classes are odd."""
     names = _classes(task)
     shown = ", ".join([*names[:LISTED], *(["..."] if len(names) > LISTED else [])])
     train = one_label(task, "train")
@@ -168,6 +169,9 @@ def planned(run: Run, task: Task, tuning: Tuning) -> list[str]:
         f"{counted(tuning.epochs, 'epoch')} of {counted(len(train) // tuning.batch, 'step')} with "
         f"{tuning.batch} images, {tuning.optimiser}, learning rate {rate}, on {task.device.type}",
     ]
+    doubt = unlike_classes(names) if task.splits.name.startswith("folder:") else ""
+    if doubt:
+        lines.insert(1, f"note: {doubt}; here they are the classes that the classifier learns")
     return [printable(line) for line in lines]  # classes and networks have names from files
 
 

@@ -6,7 +6,7 @@ names of the subfolders and at the number of images in each.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, NamedTuple, get_args
 
 Labels = Literal["auto", "folders", "none"]
@@ -91,12 +91,19 @@ def decide_by_counts(images: Mapping[str, int]) -> Decision:
     if counts[smallest] < IMAGES:
         few = f"subfolder {smallest} has only {counts[smallest]} of the {IMAGES} images"
         return Decision("none", f"{few} that a class needs")
-    kind, alike = _unlike_classes(counts)
-    if 2 * len(alike) >= len(counts):
-        part = "" if len(alike) == len(counts) else f"{len(alike):,} of "
-        have = f"{part}{_folders(len(counts))} have names"
-        return Decision("none", f"{have} like {kind} ({_some(alike)})")
+    doubt = unlike_classes(counts)
+    if doubt:
+        return Decision("none", doubt)
     return Decision("folders", f"{_folders(len(counts))} ({_some(sorted(counts))})")
+
+
+def unlike_classes(folders: Collection[str]) -> str:
+    """Return how many subfolders have names that classes do not have, empty if fewer than half."""
+    kind, alike = _unlike_classes(folders)
+    if 2 * len(alike) < len(folders):
+        return ""
+    part = "" if len(alike) == len(folders) else f"{len(alike):,} of "
+    return f"{part}{_folders(len(folders))} have names like {kind} ({_some(alike)})"
 
 
 def _folders(count: int, is_: str = "", are: str = "") -> str:
@@ -109,9 +116,9 @@ def _some(names: list[str]) -> str:
     return ", ".join([*names[:3], *(["..."] if len(names) > 3 else [])])
 
 
-def _unlike_classes(counts: Mapping[str, int]) -> tuple[str, list[str]]:
+def _unlike_classes(folders: Collection[str]) -> tuple[str, list[str]]:
     """Return the names that do not look like classes, and what most of them look like."""
-    names = sorted(counts)
+    names = sorted(folders)
     kinds = {
         "dates": [name for name in names if any(date.fullmatch(name) for date in DATES)],
         "camera folders": [name for name in names if CAMERA.fullmatch(name)],
