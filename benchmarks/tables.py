@@ -91,7 +91,7 @@ def accuracy_section() -> str:
         return "Nothing has been measured yet."
     names = [name for lines in groups.values() for line in lines for name in line["scores"]]
     protocols = list(dict.fromkeys(names))
-    head = ["run", "recipe", "not as in it", "epochs", *protocols, "train folds"]
+    head = ["run", "recipe", "changed values", "epochs", *protocols, "train folds"]
     head += ["images/s", "GPU memory", "training", "commit"]
     rows = []
     for (run, differences), lines in groups.items():
@@ -148,7 +148,7 @@ def rule_section() -> str:
             if any(cells):
                 rows.append([str(k), *cells, differences])
     head = ["K", "with the rule: knn", "linear-fast", "a draw for each query: knn", "linear-fast"]
-    head += ["without the rule: knn", "linear-fast", "not as in the recipe"]
+    head += ["without the rule: knn", "linear-fast", "changed values"]
     return f"{where_measured(groups)}\n\n{table(head, rows)}"
 
 
@@ -159,7 +159,7 @@ def validation_section() -> str:
         first = lines[0]
         knn = mean_text(score_values(lines, "knn"))
         rows.append([entry_name(first), differences, str(first["epochs"]), knn, first["commit"]])
-    return table(["run", "not as in its recipe", "epochs", "knn", "commit"], rows)
+    return table(["run", "changed values", "epochs", "knn", "commit"], rows)
 
 
 def readme_section() -> str:

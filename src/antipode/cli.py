@@ -102,7 +102,7 @@ RESOURCES = typer.Option(
     "qos, constraint",
 )
 JSON = typer.Option("--json", help="print one JSON object and nothing else")
-RUN = typer.Argument(help="run folder")
+RUN = typer.Argument(help="run folder, random:NETWORK, torchvision:NETWORK or file:PATH@NETWORK")
 RUNS = typer.Argument(help="run folders")
 
 
@@ -407,9 +407,9 @@ def finetune(
     ],
     data: Annotated[str, typer.Option(help="labelled data set; subfolders of folder: are classes")],
     out: Annotated[Path, _folder("folder for the classifier")],
-    epochs: Annotated[int | None, _number("passes over the images; by default by their number")] = (
-        None
-    ),
+    epochs: Annotated[
+        int | None, _number("number of passes; the default depends on the number of images")
+    ] = (None),
     lr: Annotated[
         float | None,
         typer.Option(help="learning rate of the backbone, or of the classifier with --freeze"),
@@ -490,7 +490,7 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of a paper, beside the paper's numbers.
 
-    The exit status is 1 if a law that the paper states is violated.
+    The exit status is 1 if a claim of the paper does not hold, or if a run is missing.
     """
     antipode.place(on)
     if plan:
@@ -577,7 +577,7 @@ def jobs(
     folder: Annotated[str, typer.Argument(help="folder of a sweep, a reproduction or a run")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show the states and logs of runs that a cluster holds."""
+    """Show the states and logs of the runs in a folder, on this machine or on a cluster."""
     rows = antipode.job_table(folder)
     say({"jobs": rows}, "\n".join(antipode.job_lines(rows)), as_json)
 

@@ -23,9 +23,9 @@ from antipode.data.encoded import suits
 from antipode.data.nvjpeg import NvJpeg, NvJpegError
 from antipode.data.sources.source import Decoded, Source
 
+ON_DEVICE = ("gpu", "both")
 # GPUs (by compute capability) with an engine that decodes JPEG beside the computation:
 # A100 and A30, H100 and H200, B200 and B300
-ON_DEVICE = ("gpu", "both")
 ENGINES = ((8, 0), (9, 0), (10, 0), (10, 3))
 
 

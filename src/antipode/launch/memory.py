@@ -8,8 +8,8 @@ import torch
 
 from antipode.launch.task import Task
 
-# The runs at once beyond which an H200 gains nothing, by the batch size up to which it holds
-# (benchmarks/at_once.py): small batches leave most of a GPU idle.
+# Largest batch size -> number of runs beyond which an H200 is not faster (benchmarks/at_once.py).
+# Small batches leave most of a GPU idle.
 GAIN = {64: 8, 256: 4, 1024: 2}
 SPARE = 0.1  # the share of the memory that stays free
 CORES = 2  # CPU cores that a run on a GPU needs to be fed

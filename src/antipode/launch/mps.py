@@ -72,8 +72,8 @@ def part_of_gpu(processes: int, device: torch.device) -> Iterator[None]:
 def part(processes: int) -> float:
     """Return the share of the multiprocessors that each of some processes may use.
 
-    It is a power of two that is at least 1 / processes and below 4 / processes. All parts of all
-    processes together are more than the GPU, so that it is not idle while one of them waits.
+    It is 1 for one or two processes, 1/2 for up to 4, 1/4 for up to 8 and 1/8 for more. The shares
+    add up to more than the GPU, so that it is not idle while one process waits.
     """
     halvings = max(0, (processes - 1).bit_length() - 1)
     return max(LEAST, 0.5**halvings)

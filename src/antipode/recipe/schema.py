@@ -159,7 +159,7 @@ class Train(Section):
         channels_last: whether to use the channels-last memory format.
         accumulate: number of parts of a batch, whose gradients are accumulated.
         negatives: with several parts, "part" computes the loss of each part on its own. "batch"
-            computes the loss of the whole batch, for about a third more time.
+            computes the loss of the whole batch, which takes about 40 % more time.
         deterministic: whether to use only deterministic algorithms.
         checkpoint_every: epochs between checkpoints.
         checkpoint_steps: steps between further checkpoints; None writes none.

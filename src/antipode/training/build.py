@@ -179,8 +179,8 @@ def _learner(
     fresh: bool,
 ) -> Learner:
     """Build the learner on its device; raise ValueError if it cannot process the views."""
-    # a policy may not take the channels of the images, a network not the sizes of the views;
-    # the draw has a generator of its own, since torch's on a GPU raises after a failed capture
+    # Try the views once: the policy may reject the channels of the images, or the network the size
+    # of the views. The generator is our own, since torch's raises after a failed capture on a GPU.
     blank = torch.zeros(2, data.channels, 8, 8, dtype=torch.uint8, device=device)
     sample = views(blank, torch.Generator())
     sizes = sorted({view.shape[-1] for view in sample})

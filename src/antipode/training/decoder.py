@@ -26,7 +26,8 @@ from antipode.training.progress import say
 NAMES = {"cpu": "the CPU", "gpu": "the GPU", "both": "CPU and GPU"}
 LONG = 10_000  # steps of a run for which the measurement pays
 TIMED = 30  # steps that are timed
-ENOUGH = 1.1  # the workers suffice if a step of the loop takes this much longer than without them
+# the workers suffice if a step takes at most this many times as long as with images that are ready
+ENOUGH = 1.1
 GAIN = 0.95  # the GPU helps if the loop then takes at most this share of the workers' time
 
 
