@@ -42,7 +42,7 @@ import torch
 from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Memory
 from antipode.data.sources.splits import Splits
-from antipode.launch.mps import PLACES, part, part_of_gpu, shared_gpu
+from antipode.launch.mps import PERCENTAGE, PLACES, part, part_of_gpu, shared_gpu
 from antipode.recipe.resolve import resolve
 from antipode.runs.folder import RunFolder
 from antipode.training.build import build
@@ -256,7 +256,10 @@ def speed(crew: Crew, processes: int, runs: int, batch: int, seconds: float) -> 
 
 def compare_parts(home: Path, kind: Kind, count: int, seconds: float) -> dict[str, Any]:
     """Return the row of processes that each use a part of the multiprocessors."""
-    row: dict[str, Any] = {"batch": kind.batch, "at_once": count, "part": part(count)}
+    with part_of_gpu(count, torch.device(kind.device)):
+        divided = PERCENTAGE in os.environ
+    row: dict[str, Any] = {"batch": kind.batch, "at_once": count}
+    row["part"] = part(count) if divided else 1
     begun = time.monotonic()
     with parts(count, home / f"parts-{kind.batch}-{count}", kind.device) as crew:
         crew.call("prepare", *[(kind, [seed]) for seed in range(count)])

@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from accuracy import facts
+from antipode.exits import terminable
 from antipode.launch.local import perform
 from antipode.launch.task import Task
 from antipode.reproduction.catalog import items
@@ -46,6 +47,7 @@ from antipode.reproduction.measure import measure_run
 from antipode.reproduction.plan import H200, Plan, PlannedRun, make_plan
 from antipode.runs.run import Run
 
+BEGAN = time.monotonic()
 DONE = Path(__file__).parent / "results" / "claims.jsonl"
 SCALE = "small"
 SEEDS = 3  # of the headline claims
@@ -168,8 +170,17 @@ def depends(law: Law, cells: Cells, place: Place) -> bool:
 def read_lines(*files: Path) -> dict[str, dict[str, Any]]:
     """Return the lines of some files by the name of their run. The last line of a run counts."""
     texts = [text for file in files if file.exists() for text in file.read_text().splitlines()]
-    lines = [json.loads(text) for text in texts if text]
+    lines = [line for text in texts if (line := _parsed(text))]
     return {line["run"]: line for line in lines}
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return a line, empty if it was cut off while it was written."""
+    try:
+        return dict(json.loads(text)) if text else {}
+    except json.JSONDecodeError:
+        print(f"left out a damaged line: {text[:60]}...", file=sys.stderr)
+        return {}
 
 
 def is_finished(wanted: Wanted, lines: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -278,12 +289,14 @@ def train_all(runs: list[Wanted], jobs: int, minutes: float, out: Path) -> None:
         )
         for wanted in runs
     ]
-    clock = threading.Timer(60 * minutes, os.kill, (os.getpid(), signal.SIGINT))
+    left = max(0.0, 60 * minutes - (time.monotonic() - BEGAN))
+    clock = threading.Timer(left, os.kill, (os.getpid(), signal.SIGINT))
     clock.daemon = True
     clock.start()
     try:
-        for sentence in perform(tasks, at_once=jobs).values():
-            print(f"FAILED {sentence}", flush=True)
+        with terminable():
+            for sentence in perform(tasks, at_once=jobs).values():
+                print(f"FAILED {sentence}", flush=True)
     except KeyboardInterrupt:
         print("stopped; the same command with the same --folder resumes the runs", flush=True)
     finally:

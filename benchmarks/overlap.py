@@ -40,6 +40,7 @@ from antipode.data.decoders import evaluation_decoder
 from antipode.data.loader import Loader
 from antipode.data.nvjpeg import NvJpeg
 from antipode.evaluation import linear
+from antipode.evaluation.classifier import augmented
 from antipode.evaluation.task import Task
 from machine import CORES, surroundings
 
@@ -104,7 +105,7 @@ def with_lanes(count: int, size: networks.Size, device: torch.device, folder: Pa
 
 def loader_alone(task: Task, source: Any, batch: int) -> float:
     """Return the images per second of the loader, with nothing beside it."""
-    views = task.eval_view
+    views = augmented(task.eval_view)
     loader = Loader(
         source,
         views,

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 HERE = Path(__file__).parent
 GRACE = 8.0  # seconds between the request to stop and the end of a process
-STOP = 15.0  # seconds in which runs write their checkpoints
+STOP = 25.0  # seconds in which claims.py starts, and its runs write their checkpoints
 SHORTEST = 60.0  # seconds for which the claims are started
 
 
@@ -88,11 +88,15 @@ def finish(name: str, process: subprocess.Popen[bytes], until: float) -> bool:
         state = f"ended with status {process.returncode}"
     except subprocess.TimeoutExpired:
         state = "was stopped"
-    for request in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, request)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        grace = time.monotonic() + GRACE
+        while time.monotonic() < grace:  # until all processes of the group have ended
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
     print(f"{name} {state} after {time.monotonic() - start_of_wait:.0f} s", flush=True)
     return process.returncode == 0
 

@@ -71,6 +71,43 @@ def test_side_by_side_a_bug_shows_its_traceback_and_is_named(tmp_path, capfd):
     assert capfd.readouterr().err.count("Traceback") == 1
 
 
+def fail(error, quiet):
+    raise error
+
+
+def test_errors_of_the_system_do_not_stop_the_other_tasks(tmp_path):
+    errors = {
+        "memory": MemoryError(),
+        "torch": RuntimeError("can't allocate memory: you tried to allocate 7 bytes"),
+        "disk": OSError(28, "No space left on device", "x"),
+        "long": ValueError("y" * 200_000),
+    }
+    tasks = [Task(name, tmp_path / name, partial(fail, error)) for name, error in errors.items()]
+    failed = perform([*tasks, *tasks_of(tmp_path, "last")], quiet=True)
+    assert {folder.name for folder in failed} == {*errors} and (tmp_path / "last").exists()
+    assert "not enough memory" in failed[tmp_path / "memory"]
+    assert "cannot allocate 7 bytes" in failed[tmp_path / "torch"]
+    assert "No space left on device: x" in failed[tmp_path / "disk"]
+
+
+def test_side_by_side_a_long_error_ends_its_task(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "get_context", lambda kind: get_context("fork"))
+    tasks = [Task("a", tmp_path / "a", partial(fail, ValueError("y" * 200_000)))]
+    failed = perform([*tasks, *tasks_of(tmp_path, "b")], at_once=2, quiet=True)
+    assert {*failed} == {tmp_path / "a"} and set(failed[tmp_path / "a"]) <= {*"a: y"}
+
+
+def test_the_threads_that_the_user_has_set_are_kept(monkeypatch):
+    monkeypatch.setattr(local.threads, "cores", lambda: 8)
+    monkeypatch.setattr(local.threads, "COUNTS", ("SOME_THREADS",))
+    monkeypatch.delenv("SOME_THREADS", raising=False)
+    assert [local.cpu_threads(share) for share in (1, 3, 64)] == [8, 2, 1]
+    monkeypatch.setenv("SOME_THREADS", "3")
+    assert local.cpu_threads(2) == 0
+    monkeypatch.setattr(local.threads, "chosen", lambda: True)
+    assert local.cpu_threads(2) == 4
+
+
 def test_a_bug_is_not_hidden_when_tasks_run_one_after_the_other(tmp_path):
     with pytest.raises(ZeroDivisionError):
         perform(tasks_of(tmp_path, "bug", "a"))
@@ -95,6 +132,23 @@ def test_the_time_left_follows_the_speed_so_far(tmp_path, monkeypatch):
     for one in tasks[1:]:
         board.end(one)
     assert board.left() == "nothing left to train"
+
+
+def test_failed_work_and_unknown_work_do_not_count_as_trained(tmp_path, monkeypatch):
+    now = [1.0]
+    monkeypatch.setattr(task.time, "monotonic", lambda: now[0])
+    tasks = [Task(name, tmp_path / name, print, work=task.H200 * 60) for name in "abcd"]
+    board = Board(tasks, quiet=True, began=0.0)
+    board.end(tasks[0], "it failed")
+    assert board.left() == "3 min left on an H200"
+    now[0] = 100
+    board.end(tasks[1])
+    assert board.left() == "about 3 min left"
+    unknown = [replace(one, work=None) for one in tasks]
+    board = Board(unknown, quiet=True, began=0.0)
+    assert board.left() == "time left unknown until the first has ended"
+    board.end(unknown[0])
+    assert board.left() == "about 5 min left"
 
 
 PARENT = """
@@ -149,13 +203,14 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, number):
 # The number of tasks at once
 
 
-class Free:
+class Free(memory.Room):
     """A GPU with 100 bytes, of which the first run uses some."""
 
-    device = torch.device("cuda")
     before = 100
 
     def __init__(self, used):
+        self.device = torch.device("cuda")
+        self.logs = {}
         self.used = used
 
     def free(self):
@@ -168,12 +223,24 @@ class Free:
 def test_the_number_follows_from_memory_and_batch_size(tmp_path, monkeypatch, used, batch, most):
     monkeypatch.setattr(memory.os, "cpu_count", lambda: 64)
     tasks = [Task("", tmp_path, print, batch=batch)] * 20
-    assert memory.most_at_once(tasks, Free(used), tmp_path) == 0  # nothing is logged yet
+    room = Free(used)
+    assert memory.most_at_once(tasks, room, tmp_path) == 0  # nothing is logged yet
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    assert memory.most_at_once(tasks, Free(used), tmp_path) == most
-    assert memory.most_at_once(tasks[:2], Free(used), tmp_path) == min(2, most)
+    assert memory.most_at_once(tasks, room, tmp_path) == most
+    assert memory.most_at_once(tasks[:2], room, tmp_path) == min(2, most)
     monkeypatch.setattr(memory.os, "cpu_count", lambda: 4)
-    assert memory.most_at_once(tasks, Free(used), tmp_path) == min(2, most)
+    assert memory.most_at_once(tasks, room, tmp_path) == min(2, most)
+
+
+def test_the_log_of_a_resumed_run_must_grow_before_memory_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory.os, "cpu_count", lambda: 64)
+    tasks = [Task("", tmp_path, print, batch=32)] * 20
+    room = Free(10)
+    log = tmp_path / "metrics.jsonl"
+    for rows, most in ((3, 0), (2, 0), (2, 0), (3, 8)):  # cut to the checkpoint, then continued
+        log.write_text("{}\n" * rows)
+        assert memory.most_at_once(tasks, room, tmp_path) == most
+    assert memory.most_at_once(tasks, Free(10), None) == 0  # the next run is measured
 
 
 def test_on_a_cpu_auto_takes_one_run_after_the_other(tmp_path):
@@ -206,6 +273,18 @@ def test_mps_runs_as_long_as_the_tasks_do(tmp_path, monkeypatch, status):
     assert lines[0].startswith("-d") and len(lines) == (2 if status == 0 else 1)
     if status == 0:
         assert lines[1].split() == ["quit", inside] and not Path(inside).exists()
+
+
+def test_an_interruption_while_mps_starts_leaves_no_variables(monkeypatch):
+    def interrupted(command, text=""):
+        raise KeyboardInterrupt
+
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setattr(mps.shutil, "which", lambda name: name)
+    monkeypatch.setattr(mps, "_call", interrupted)
+    with pytest.raises(KeyboardInterrupt), mps.shared_gpu(torch.device("cuda")):
+        pass
+    assert not {*mps.PLACES} & {*os.environ}
 
 
 def test_mps_that_the_user_has_set_up_is_left_alone(tmp_path, monkeypatch):
@@ -255,6 +334,16 @@ def test_the_percentage_of_the_user_is_kept(percentages, monkeypatch):
     monkeypatch.setenv(mps.PERCENTAGE, "30")
     assert percentages(8) == "30"
     assert os.environ[mps.PERCENTAGE] == "30"
+
+
+def test_the_parts_follow_from_the_tasks_that_are_left(tmp_path, monkeypatch):
+    counts = []
+    monkeypatch.setattr(local, "get_context", lambda kind: get_context("fork"))
+    monkeypatch.setattr(
+        local, "part_of_gpu", lambda count, device: counts.append(count) or nullcontext()
+    )
+    assert not perform(tasks_of(tmp_path, "a", "b"), at_once=8, quiet=True)
+    assert counts == [2, 2]
 
 
 def test_only_tasks_that_need_not_be_deterministic_get_a_part(tmp_path, monkeypatch):

@@ -72,6 +72,14 @@ submitit = pytest.mark.skipif(not find_spec("submitit"), reason="submitit is not
 
 
 @submitit
+def test_nothing_is_submitted_while_the_queue_cannot_be_read(fake, tmp_path):
+    (fake / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(ValueError, match="squeue has failed 3 times"):
+        submit([task_in(tmp_path / "run")])
+    assert (fake / "number").read_text() == "0"
+
+
+@submitit
 def test_a_job_asks_for_the_resources_and_requeues(fake, tmp_path):
     folder = tmp_path / "run"
     finish(folder, "1")  # the job ends at once

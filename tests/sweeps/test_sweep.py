@@ -1,15 +1,19 @@
 """Sweeps: every combination is a run of its own, named by its recipe, and the table is exact."""
 
 import json
+import shlex
+import shutil
 import statistics
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import antipode
 from antipode.cli import main
 from antipode.data.sources.catalog import SETS
+from antipode.evaluation.protocol import stored_name
 from antipode.reproduction.plan import digest
 from antipode.runs.run import Run
 from antipode.sweeps import run as sweep_run
@@ -53,6 +57,7 @@ def test_every_combination_comes_once():
         ({"method.tau": "0.1"}, "must be a list of values"),
         ({"method.tau": []}, "needs values to vary"),
         (["train.seed=0,1"], "use seeds in place of train.seed"),
+        (["train.device=cpu,cuda"], "all runs of a sweep use one device"),
         (["method.tau"], "section.key=value"),
         ({"a": range(200), "b": range(200)}, "at most 10,000 settings, but these are 40,000"),
     ],
@@ -83,6 +88,33 @@ def test_runs_are_named_by_the_digest_of_their_recipe_and_shared(tmp_path):
     # two texts of one number are the same setting, so they share their run
     same = make_plan("digits.dcl", ["method.tau=0.1,0.10"], tmp_path)
     assert len(same.settings) == 2 and len(same.runs) == 1
+
+
+def test_the_device_may_be_set_as_a_value_of_the_recipe(tmp_path):
+    plan = make_plan("digits.dcl", {}, tmp_path, overrides={"train.device": "cpu"})
+    assert plan.device == "cpu" == plan.runs[0].recipe.train.device
+
+
+def test_scalars_of_numpy_are_values(tmp_path):
+    plan = make_plan("digits.dcl", {"train.batch": np.array([64, 128])}, tmp_path)
+    assert [one.values for one in plan.settings] == [{"train.batch": 64}, {"train.batch": 128}]
+    assert "--set train.batch=64 " in plan.runs[0].command
+
+
+def test_the_command_of_a_recipe_from_python_trains_the_planned_recipe(tmp_path, capsys):
+    content = {
+        "method": {"name": "simclr"},
+        "data": {"name": "digits"},
+        "optim": {"network": {"lr": 0.1}},
+    }
+    [run] = make_plan(content, {}, tmp_path, overrides=SMALL).runs
+    words = shlex.split(run.command)[1:]
+    assert "optim.network.lr=0.1" in words
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--device", "cpu", "--plan", "--json"])
+    assert not ended.value.code
+    planned = json.loads(capsys.readouterr().out)
+    assert (planned["method"], planned["batch"]) == ("simclr", 128)
 
 
 def test_the_commands_of_a_plan_train_the_planned_recipes(tmp_path, capsys):
@@ -181,6 +213,58 @@ def test_the_same_call_again_trains_and_evaluates_nothing(finished, monkeypatch)
     assert again.ok and again.rows == [row for row in found.rows if row["mean"]]
 
 
+@pytest.mark.parametrize(
+    ("stored", "computed"),
+    [
+        (("retrieval",), [None]),
+        (("retrieval", "alignment-uniformity"), []),
+        (("knn20", "knn-held-out"), []),
+    ],
+)
+def test_default_scores_that_are_missing_are_computed(finished, monkeypatch, stored, computed):
+    out, _ = finished
+    found = []
+    monkeypatch.setattr(sweep_run, "evaluate", lambda run, names, **_: found.append(names))
+    monkeypatch.setattr(Run, "scores", property(lambda _: {name: {} for name in stored}))
+    vary = {"method.tau": [0.1], "train.batch": [100]}
+    options = {"train.epochs": 1, "backbone.name": "resnet10-slim"}
+    [run] = make_plan("digits.dcl", vary, out, overrides=options).runs
+    assert run.done
+    sweep_run.finish(run, (), "cpu", True)
+    assert found == computed
+
+
+def test_a_protocol_with_a_data_set_of_its_own_is_not_repeated():
+    assert stored_name("detect-voc", "cifar10") == "detect-voc@voc07+12"
+    assert stored_name("detect-voc", "voc07+12") == "detect-voc"
+    assert stored_name("knn", "cifar10") == "knn"
+
+
+def test_a_damaged_score_costs_only_its_own_run(finished, tmp_path, capsys):
+    out, _ = finished
+    place = tmp_path / "copy"
+    shutil.copytree(out, place)
+    options = {"train.epochs": 1, "backbone.name": "resnet10-slim"}
+    vary = {"method.tau": [0.1, 0.3], "train.batch": [100]}
+    [damaged, *_] = make_plan("digits.dcl", vary, place, overrides=options).runs
+    (damaged.folder / "scores.json").write_text('{"knn20": {"val')
+    again = antipode.sweep(
+        "digits.dcl", vary, place, protocols="knn20", overrides=options, device="cpu", quiet=True
+    )
+    [sentence] = again.content["failed"].values()
+    assert "scores.json" in sentence
+    assert [bool(row["mean"]) for row in again.rows] == [False, True]
+
+
+def test_the_page_counts_runs_once_and_seeds_with_scores():
+    row = {"values": {"a": 1}, "seeds": [0, 1], "runs": ["runs/x", "runs/y"], "mean": {"knn": 5.0}}
+    row |= {"std": {"knn": None}, "scores": {"knn": [5.0, None]}}
+    content = {"rows": [row, row | {"values": {"a": 1.0}}], "vary": {"a": [1, 1.0]}}
+    content |= {"best": None, "chosen_by": None, "failed": {}}
+    text = page(content, Path("nowhere"))
+    assert "2 settings, 2 runs" in text and ">1 of 2</td>" in text
+
+
 def test_the_page_holds_every_setting_and_escapes_what_it_shows(finished):
     out, found = finished
     text = page(found.content, out)
@@ -223,7 +307,6 @@ def test_a_curve_is_the_mean_over_seeds_at_its_epochs(tmp_path):
 @pytest.mark.slow
 def test_side_by_side_gives_the_bits_of_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("antipode.launch.local.os.cpu_count", lambda: 1)
     files = {}
     for at_once in (1, 2):
         out = tmp_path / str(at_once)

@@ -5,6 +5,7 @@ import copy
 import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from antipode import api, dist
 from antipode.nets.norm import BatchNorm
 from antipode.recipe.resolve import resolve
 from antipode.runs.folder import RunFolder
-from antipode.training import graph, health, step
+from antipode.training import graph, health, step, whole_batch
 from antipode.training import loop as train
 from antipode.training.build import bf16, build, double
 from antipode.training.pretrain import knn_monitor
@@ -484,3 +485,19 @@ def test_a_network_that_crashes_a_cpu_in_channels_last_format_keeps_its_format(c
     net = build(recipe, small_splits(), Net()).learner.backbone
     [weight] = [p for p in net.parameters() if p.shape[2:] == (3, 3)]
     assert weight.is_contiguous() == (channels == 3)
+
+
+@pytest.mark.slow
+def test_every_one_of_many_runs_in_a_process_is_compiled(monkeypatch):
+    """The compiler refuses a ninth version of one function, here for a ninth temperature."""
+    refused = []
+    traced = partial(torch.compile, fullgraph=True, dynamic=False, backend="eager")
+    monkeypatch.setattr(whole_batch, "compile_graph", traced)
+    monkeypatch.setattr(step, "warn_slower", lambda what, error: refused.append(error))
+    for number in range(10):
+        recipe = small_recipe("simclr", 1, **{"method.tau": 0.1 + number / 100})
+        setup = build(recipe, small_splits(), Tiny())
+        setup.compile()
+        _, _, images = next(setup.loader.steps())
+        setup.step(images)
+    assert not refused

@@ -1,7 +1,7 @@
 """Evaluation protocols by name. A name fixes every setting, so equal names mean equal protocols."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, partial
 from importlib import import_module
 
@@ -104,6 +104,7 @@ def known(name: str) -> Protocol:
 
 
 LABEL_FREE = ("retrieval", "alignment-uniformity")
+NEIGHBOURS = {"knn": 200, "knn20": 20, "knn10": 10}  # the usual kNN protocols and their k
 
 
 def usual(task: Task) -> tuple[str, ...]:
@@ -121,5 +122,19 @@ def usual(task: Task) -> tuple[str, ...]:
         warnings.warn(f"scored by {names} instead of kNN: {error}", stacklevel=4)
         return LABEL_FREE
     count = len(task.labels("train"))
-    fitting = [name for name, k in {"knn": 200, "knn20": 20, "knn10": 10}.items() if k <= count]
+    fitting = [name for name, k in NEIGHBOURS.items() if k <= count]
     return tuple(fitting[:1]) or LABEL_FREE
+
+
+def has_usual(stored: Collection[str]) -> bool:
+    """Return True if the names of some scores include those of `usual`, whatever the data set."""
+    return any(name in stored for name in NEIGHBOURS) or all(name in stored for name in LABEL_FREE)
+
+
+def stored_name(name: str, own: str) -> str:
+    """Return the name of a protocol's score in scores.json, for a run on the data set `own`.
+
+    It has the data set of the protocol if that is another one.
+    """
+    data = known(name).data or own
+    return name if data == own else f"{name}@{data}"

@@ -20,12 +20,15 @@ from pathlib import Path
 
 import torch
 
+from antipode import threads
 from antipode.devices import pick_device
+from antipode.exits import failure
 from antipode.launch.memory import Room, most_at_once
 from antipode.launch.mps import part_of_gpu, shared_gpu
-from antipode.launch.task import TASK_ERRORS, Board, Task
+from antipode.launch.task import Board, Task
 
 MOST = 64  # tasks at once
+LONGEST = 4000  # characters of the sentence of an error
 
 
 def perform(
@@ -52,16 +55,26 @@ def perform(
     if check_at_once(at_once) == 1 or len(tasks) < 2:
         for task in tasks:
             board.start(task)
-            try:
-                task.do(quiet)
-            except TASK_ERRORS as error:
-                board.end(task, str(error))
-            else:
-                board.end(task)
+            board.end(task, _performed(task, quiet))
         return board.failed
     with shared_gpu(kind):
         _side_by_side(tasks, at_once, kind, board)
     return board.failed
+
+
+def _performed(task: Task, quiet: bool) -> str:
+    """Perform a task in this process, and return the sentence of its error, empty for none.
+
+    A bug in antipode is raised again, and so is an interruption.
+    """
+    try:
+        task.do(quiet)
+    except Exception as error:
+        sentence, _ = failure(error)
+        if not sentence:
+            raise
+        return sentence
+    return ""
 
 
 def check_at_once(at_once: int | str) -> int:
@@ -115,7 +128,8 @@ def _side_by_side(
         while waiting or running:
             while waiting and len(running) < (most or 1):
                 board.start(waiting[0], len(running))
-                running.append(_started(waiting.pop(0), max(most, 1), device))
+                share = min(max(most, 1), len(waiting) + len(running))
+                running.append(_started(waiting.pop(0), share, device))
             connection.wait([worker.process.sentinel for worker in running], timeout=0.5)
             for worker in [worker for worker in running if not worker.process.is_alive()]:
                 running.remove(worker)
@@ -131,14 +145,22 @@ def _started(task: Task, share: int, device: torch.device) -> Worker:
     context = get_context("spawn")
     answer, theirs = context.Pipe(duplex=False)
     end, lifeline = context.Pipe(duplex=False)
-    # on a CPU, sums depend on the number of threads; a GPU needs few
-    threads = max(1, (os.cpu_count() or 1) // share) if device.type == "cpu" else 0
-    process = context.Process(target=_work, args=(task, theirs, end, threads))
+    count = cpu_threads(share) if device.type == "cpu" else 0
+    process = context.Process(target=_work, args=(task, theirs, end, count))
     with part_of_gpu(1 if task.deterministic else share, device):
         process.start()
     theirs.close()
     end.close()
     return Worker(task, process, answer, lifeline)
+
+
+def cpu_threads(share: int) -> int:
+    """Return the number of threads of each of some processes, 0 to leave it as it is.
+
+    Sums depend on it in their last digits, so a number that the user has set is kept.
+    """
+    by_user = any(name in os.environ for name in threads.COUNTS) and not threads.chosen()
+    return 0 if by_user else max(1, threads.cores() // share)
 
 
 def _stop(running: Sequence[Worker]) -> None:
@@ -149,23 +171,25 @@ def _stop(running: Sequence[Worker]) -> None:
         worker.process.join()
 
 
-def _work(task: Task, answer: Connection, lifeline: Connection, threads: int) -> None:
+def _work(task: Task, answer: Connection, lifeline: Connection, count: int) -> None:
     """Perform a task in this process and send the sentence of its error, empty for none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process as SIGTERM
     threading.Thread(target=_stop_with, args=(lifeline,), daemon=True).start()
-    if threads:
-        torch.set_num_threads(threads)
+    if count:
+        torch.set_num_threads(count)
     try:
         task.do(True)
-    except TASK_ERRORS as error:
-        answer.send(str(error) or type(error).__name__)
     except KeyboardInterrupt:
-        answer.send("interrupted; the same command resumes it")
+        sentence = "interrupted; the same command resumes it"
     except BaseException as error:
-        traceback.print_exc()
-        answer.send(f"{type(error).__name__}: {error}")
+        sentence, _ = failure(error)
+        if not sentence:
+            traceback.print_exc()
+            sentence = f"{type(error).__name__}: {error}"
     else:
-        answer.send("")
+        sentence = ""
+    # the parent reads it when this process has ended, so it must fit into the pipe
+    answer.send(sentence[:LONGEST])
 
 
 def _stop_with(lifeline: Connection) -> None:

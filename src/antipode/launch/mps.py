@@ -30,15 +30,16 @@ def shared_gpu(device: torch.device) -> Iterator[None]:
         return
     folder = tempfile.mkdtemp(prefix="antipode-mps-")
     os.environ.update(dict.fromkeys(PLACES, folder))
-    started = _call([control, "-d"])
-    if not started:
-        _forget(folder)
     try:
+        if not _call([control, "-d"]):
+            _forget(folder)
         yield
     finally:
-        if started:
-            _call([control], "quit\n")
-            _forget(folder)
+        if os.environ.get(PLACES[0]) == folder:
+            try:
+                _call([control], "quit\n")
+            finally:
+                _forget(folder)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ POLL = 5.0  # seconds between two looks at the queue
 # Seconds until a job counts as lost that has completed or that the queue does not show: its outcome
 # may appear late on a network file system.
 LOST = 30.0
+ATTEMPTS = 3  # to read the queue before anything is submitted
 
 
 def perform_on_slurm(
@@ -52,7 +53,7 @@ def perform_on_slurm(
     finished are not performed again.
     """
     submitit = _submitit()
-    queue = slurm_queue.queue() or {}
+    queue = _queue(poll)
     by_name = {job.name: job for job in queue.values() if job.active}
     waiting = {task.folder: record for task in tasks if (record := _known(task, by_name))}
     missing = [task for task in tasks if task.folder not in waiting]
@@ -67,6 +68,22 @@ def perform_on_slurm(
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_left_running(tasks, waiting)) from None
     return board.failed
+
+
+def _queue(poll: float) -> dict[str, Job]:
+    """Return the jobs of the queue.
+
+    Raises ValueError if SLURM does not answer: jobs that wait or run would be submitted twice.
+    """
+    for _ in range(ATTEMPTS):
+        queue = slurm_queue.queue()
+        if queue is not None:
+            return dict(queue)
+        time.sleep(poll)
+    raise ValueError(
+        f"squeue has failed {ATTEMPTS} times, so it is not known which jobs wait or run already: "
+        "try again when SLURM answers"
+    )
 
 
 def _submitit() -> Any:
@@ -93,7 +110,7 @@ def _known(task: Task, active: Mapping[str, Job]) -> Record | None:
     record = read_record(task.folder)
     if job := active.get(job_name(task.folder)):
         return record if record and record.id == job.id else _record(task, job.id)
-    if record is None or record.scheduler != "slurm" or record.key != task.key or task.work:
+    if record is None or record.scheduler != "slurm" or record.key != task.key or task.work != 0:
         return None
     outcome = read_outcome(task.folder, record.id)
     return record if outcome is not None and not outcome.error else None

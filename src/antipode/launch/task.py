@@ -29,7 +29,7 @@ class Task:
         folder: the run folder, which holds all results.
         do: trains and measures the run; resumes it if it was started. Its argument is True if
             nothing is to be printed.
-        work: floating-point operations that are left to train, 0 if unknown or finished.
+        work: floating-point operations that are left to train, 0 if finished, None if unknown.
         batch: the number of images per step, 0 if nothing is trained.
         key: names what `do` does besides training, such as its protocols. A cluster performs a
             finished task again only if its key has changed.
@@ -40,7 +40,7 @@ class Task:
     label: str
     folder: Path
     do: Callable[[bool], None]
-    work: float = 0.0
+    work: float | None = 0.0
     batch: int = 0
     key: str = ""
     deterministic: bool = False
@@ -61,7 +61,8 @@ class Board:
     guess: str = ""
     failed: dict[Path, str] = field(default_factory=dict)
     ended: int = 0
-    done: float = 0.0  # operations of the tasks that have ended
+    done: float = 0.0  # operations of the tasks that have succeeded
+    lost: float = 0.0  # operations of the tasks that have failed
     began: float = field(default_factory=time.monotonic)
 
     def start(self, task: Task, beside: int = 0) -> None:
@@ -73,14 +74,19 @@ class Board:
     def end(self, task: Task, error: str = "") -> None:
         """Record that a task has ended, with the reason if it failed."""
         self.ended += 1
-        self.done += task.work
-        if error:
+        if not error:
+            self.done += task.work or 0.0
+        else:
+            self.lost += task.work or 0.0
             self.failed[task.folder] = f"{task.label}: {error}"
             self._say(f"failed: {self.failed[task.folder]}")
 
     def left(self) -> str:
         """Return the time that is left, as a text."""
-        total = sum(task.work for task in self.tasks)
+        known = [task.work for task in self.tasks if task.work is not None]
+        if len(known) < len(self.tasks):
+            return self._left_by_number()
+        total = sum(known) - self.lost
         if total <= self.done:
             return "nothing left to train"
         if self.done:
@@ -90,6 +96,13 @@ class Board:
         if seconds < SHORT:
             return self.guess or "time left unknown until the first has ended"
         return self.guess or f"{duration(seconds)} left on an H200"
+
+    def _left_by_number(self) -> str:
+        """Return the time that is left if every task takes as long as those that have ended."""
+        if not self.ended:
+            return self.guess or "time left unknown until the first has ended"
+        seconds = time.monotonic() - self.began
+        return f"about {duration(seconds * (len(self.tasks) - self.ended) / self.ended)} left"
 
     def _say(self, text: str) -> None:
         if not self.quiet:

@@ -18,7 +18,7 @@ CURVES = {"knn": "kNN accuracy during training (%)", "loss": "Loss", "rank": "Ef
 def page(content: dict[str, Any], out: Path) -> str:
     """Return a self-contained HTML page for the content of sweep.json. All texts are escaped."""
     title = f"Sweep over {', '.join(content['vary']) or 'seeds'}"
-    runs = sum(len(row["runs"]) for row in content["rows"])
+    runs = len({run for row in content["rows"] for run in row["runs"]})
     parts = [
         f'<div class="sweep"><div class="hero"><p class="eyebrow">{len(content["rows"])} settings, '
         f"{runs} runs</p><h1>{html.escape(title)}</h1>{_best(content)}</div>",
@@ -84,7 +84,7 @@ def _table(content: dict[str, Any]) -> str:
     rows = []
     for at, row in enumerate(content["rows"]):
         cells = [_cell(str(row["values"][key]), row["values"][key]) for key in keys]
-        cells.append(_cell(str(len(row["seeds"])), len(row["seeds"])))
+        cells.append(_seeds(row))
         cells += [_cell(_mean(row, name), row["mean"].get(name)) for name in names]
         mark = ' class="best"' if at == best else ""
         rows.append(f"<tr{mark}>{''.join(cells)}</tr>")
@@ -93,6 +93,14 @@ def _table(content: dict[str, Any]) -> str:
         f'<div class="wide"><table class="sortable"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _seeds(row: dict[str, Any]) -> str:
+    """Return the cell with the number of seeds that have a score, and of all if some have none."""
+    by_seed = zip(*row["scores"].values(), strict=True)
+    scored = sum(any(score is not None for score in scores) for scores in by_seed)
+    planned = len(row["seeds"])
+    return _cell(str(planned) if scored == planned else f"{scored} of {planned}", scored)
 
 
 def _cell(text: str, value: Any) -> str:
@@ -131,6 +139,12 @@ def _effect(content: dict[str, Any], key: str, name: str) -> str:
     return line_chart(f"{name} by {key}", lines, ticks=places)
 
 
+def _finished(row: dict[str, Any], out: Path) -> list[Path]:
+    """Return the folders of the finished runs of a setting."""
+    folders = [out / run for run in row["runs"]]
+    return [folder for folder in folders if (folder / "backbone.safetensors").exists()]
+
+
 def _curves(content: dict[str, Any], out: Path) -> list[str]:
     """Return the training curves, one line per setting: the mean over its seeds."""
     rows: Sequence[dict[str, Any]] = content["rows"]
@@ -142,7 +156,7 @@ def _curves(content: dict[str, Any], out: Path) -> list[str]:
         lines = [
             Line(label(row["values"]), [(x, y, 0.0) for x, y in points])
             for row in rows
-            if (points := mean_curve([out / run for run in row["runs"]], metric))
+            if (points := mean_curve(_finished(row, out), metric))
         ]
         if lines:
             charts.append(line_chart(title, lines, axis="epoch"))

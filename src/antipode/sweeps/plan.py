@@ -12,7 +12,7 @@ from antipode.launch.commands import ranked
 from antipode.launch.place import Asked
 from antipode.launch.task import H200, SHORT, duration
 from antipode.recipe.opening import open_data, open_recipe
-from antipode.recipe.parsing import settings
+from antipode.recipe.parsing import flatten, settings
 from antipode.recipe.recipe import Recipe
 from antipode.recipe.request import requested
 from antipode.reproduction.plan import MOST_SEEDS, digest, work
@@ -105,6 +105,7 @@ def make_plan(
     fixed = settings(overrides)
     if twice := sorted(keys.keys() & fixed.keys()):
         raise ValueError(f"{twice[0]} is varied and set at the same time")
+    device = str(fixed.pop("train.device", device))
     opened: dict[tuple[Any, ...], tuple[Splits, Any]] = {}
     found = []
     for values in combinations(keys):
@@ -146,8 +147,10 @@ def _planned(
 
 def _command(recipe: Any, asked: Mapping[str, Any], seed: int, folder: Path) -> str:
     """Return the command that trains a run alone, for any scheduler."""
-    words = ["antipode", "pretrain", *([str(recipe)] if isinstance(recipe, str | Path) else [])]
-    for key, value in asked.items():
+    named = isinstance(recipe, str | Path)
+    words = ["antipode", "pretrain", *([str(recipe)] if named else [])]
+    content = {} if named or recipe is None else flatten(recipe)
+    for key, value in {**content, **asked}.items():
         if key != "train.device":
             text = value if isinstance(value, str) else json.dumps(value)
             words += ["--set", f"{key}={text}"]

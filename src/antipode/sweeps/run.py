@@ -9,7 +9,7 @@ from typing import Any
 
 from antipode import dist
 from antipode.evaluation.evaluate import evaluate
-from antipode.evaluation.protocol import known
+from antipode.evaluation.protocol import has_usual, known, stored_name
 from antipode.files import atomic_write, finite
 from antipode.launch.dispatch import check, perform
 from antipode.launch.place import Asked
@@ -91,9 +91,9 @@ def sweep(
     asked = wanted(resources)
     check(place, asked, at_once)
     plan = make_plan(recipe, vary, absolute(out), seeds=seeds, overrides=overrides, device=device)
-    tasks = [_task(run, names, device) for run in plan.runs]
+    tasks = [_task(run, names, plan.device) for run in plan.runs]
     failed = perform(
-        tasks, place=place, resources=asked, at_once=at_once, device=device, quiet=quiet
+        tasks, place=place, resources=asked, at_once=at_once, device=plan.device, quiet=quiet
     )
     content = results(plan, names, failed)
     _write(plan.out, content)
@@ -121,7 +121,7 @@ def _task(run: SweepRun, protocols: Sequence[str], device: str) -> Task:
         run.label,
         run.folder,
         partial(finish, run, tuple(protocols), device),
-        0.0 if run.done else run.work,
+        0.0 if run.done else run.work or None,
         run.recipe.train.batch,
         " ".join(protocols),
         run.recipe.train.deterministic,
@@ -134,8 +134,9 @@ def finish(run: SweepRun, protocols: Sequence[str], device: str, quiet: bool) ->
     if not dist.alone():
         return
     stored = trained.scores
-    missing = [name for name in protocols if name not in stored]
-    if missing or not (protocols or stored):
+    own = trained.data_name
+    missing = [name for name in protocols if stored_name(name, own) not in stored]
+    if missing or not (protocols or has_usual(stored)):
         evaluate(trained, missing or None, device=device)
     if not any(name in trained.scores for name in CHOOSING):
         _score_for_choice(trained, device)

@@ -16,7 +16,8 @@ CLOSING = "]})"
 def varied(vary: Mapping[str, Iterable[Any]] | Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of each varied key, from a mapping or from texts `key=value,value,...`.
 
-    Raises ValueError for a key without values, for the same value twice, and for `train.seed`.
+    Raises ValueError for a key without values, for the same value twice, and for
+    `train.seed` and `train.device`.
     """
     if isinstance(vary, Mapping):
         found = {str(key): _listed(key, values) for key, values in vary.items()}
@@ -31,12 +32,15 @@ def _listed(key: Any, values: Any) -> list[Any]:
     """Return the values of a key that were passed from Python."""
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
         raise ValueError(f"vary[{key!r}] must be a list of values, not {brief(values)}")
-    return list(values)
+    # scalars of NumPy and torch become Python's
+    return [value.item() if hasattr(value, "item") else value for value in values]
 
 
 def _check(key: str, values: list[Any]) -> None:
     if key == "train.seed":
         raise ValueError(f"use {option('seeds')} in place of train.seed to vary the seeds")
+    if key == "train.device":
+        raise ValueError(f"all runs of a sweep use one device: choose it with {option('device')}")
     if not values or "" in values:
         raise ValueError(f"{brief(key)} needs values to vary, such as {key}=1,2")
     texts = [str(value) for value in values]

@@ -1,11 +1,12 @@
 """The results of a sweep: one row per setting, and the setting that is best without test labels."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from antipode.runs.run import Run
-from antipode.sweeps.plan import Setting, SweepPlan
+from antipode.sweeps.plan import Setting, SweepPlan, SweepRun
 
 # Protocols that use no label of a test image, from the first choice to the last.
 CHOOSING = ("knn-held-out", "retrieval")
@@ -13,7 +14,7 @@ CHOOSING = ("knn-held-out", "retrieval")
 
 def results(plan: SweepPlan, protocols: Sequence[str], failed: dict[Any, str]) -> dict[str, Any]:
     """Return the content of sweep.json."""
-    rows = [row(plan, setting) for setting in plan.settings]
+    rows = [row(plan, setting, failed) for setting in plan.settings]
     chosen_by = next((name for name in CHOOSING if any(name in r["mean"] for r in rows)), None)
     best = best_row(rows, chosen_by)
     return {
@@ -26,13 +27,13 @@ def results(plan: SweepPlan, protocols: Sequence[str], failed: dict[Any, str]) -
     }
 
 
-def row(plan: SweepPlan, setting: Setting) -> dict[str, Any]:
+def row(plan: SweepPlan, setting: Setting, failed: Collection[Path] = ()) -> dict[str, Any]:
     """Return the row of a setting: values, seeds, and mean and standard deviation of each score.
 
     The standard deviation is that of a sample, None for one seed. A seed whose run has no score is
     left out of it.
     """
-    stored = [Run(run.folder).scores if run.done else {} for run in setting.runs]
+    stored = [_scores(run, run.folder in failed) for run in setting.runs]
     names = dict.fromkeys(name for scores in stored for name in scores)
     scores = {name: [_value(found.get(name)) for found in stored] for name in names}
     known = {name: [x for x in values if x is not None] for name, values in scores.items()}
@@ -46,6 +47,18 @@ def row(plan: SweepPlan, setting: Setting) -> dict[str, Any]:
         "scores": scores,
         "runs": [str(run.folder.relative_to(plan.out)) for run in setting.runs],
     }
+
+
+def _scores(run: SweepRun, failed: bool) -> dict[str, Any]:
+    """Return the scores of a run; none if it is not trained, or if it failed and has no others."""
+    if not run.done:
+        return {}
+    try:
+        return Run(run.folder).scores
+    except ValueError:  # a damaged file, which the sentence on the failed run names
+        if not failed:
+            raise
+        return {}
 
 
 def _value(score: Any) -> float | None:

@@ -72,6 +72,15 @@ class Setup:
         _, _, batch = next(self.loader.steps(step))
         return self.step.is_finite_on(batch)
 
+    def compile(self) -> None:
+        """Compile the step. What was compiled for earlier runs of this process is dropped.
+
+        The compiler counts versions of a function over all learners of a process. After eight it
+        would refuse to compile another one, for example in a sweep over temperatures.
+        """
+        torch.compiler.reset()
+        self.step.compile()
+
     def _whole_step(self) -> Callable[..., tuple[Output, torch.Tensor]]:
         """Return the step from what the loader yields to the updated learner.
 
@@ -79,7 +88,7 @@ class Setup:
         """
         compiles = self.recipe.train.compile != "off" and self.device.type == "cuda"
         if compiles:
-            self.step.compile()
+            self.compile()
         source = self.loader.source
         if isinstance(source, Memory):
             body = step_on_images(self.step, source.images, self.loader.views, compiles)
