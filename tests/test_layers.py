@@ -39,7 +39,7 @@ MAY = {
         *("runs", "training", "evaluation", "analysis"),
     },
     "reporting": {*CORE, "data", "papers", "recipe", "runs", "training", "evaluation", "reporting"},
-    "launch": {*LOW, "data", "recipe", "runs", "training", "evaluation", "launch"},
+    "launch": {*LOW, "exits", "data", "recipe", "runs", "training", "evaluation", "launch"},
     "reproduction": {
         *(*CORE, "data", "papers", "recipe", "runs", "training"),
         *("evaluation", "analysis", "launch", "reporting", "reproduction"),

@@ -317,6 +317,7 @@ def pack(
     ] = None,
     quality: Annotated[int | None, _number("with --size: store JPEG of this quality")] = None,
     root: Annotated[Path | None, _folder("folder that holds the data set")] = None,
+    labels: Annotated[str, LABELS] = "auto",
     on: Annotated[str, ON] = "local",
     resources: Annotated[str | None, RESOURCES] = None,
     as_json: Annotated[bool, JSON] = False,
@@ -329,6 +330,7 @@ def pack(
         quality=quality,
         root=root,
         progress=not as_json,
+        labels=labels,
         on=on,
         resources=resources,
     )
@@ -395,8 +397,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about one or several runs."""
     early.check_runs(runs)
+    replaced = (out or Path(runs[0]) / "report.html").exists()
     file = antipode.report(runs, out, images=images)
-    say({"report": str(file)}, near(file), as_json)
+    say({"report": str(file)}, f"{near(file)}{_mark(replaced and len(runs) > 1)}", as_json)
 
 
 @app.command()

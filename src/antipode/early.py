@@ -77,7 +77,7 @@ def not_finished(path: Path) -> str:
     reason = f"there is no {WEIGHTS}" if path.exists() else f"there is no such folder{_near(path)}"
     return (
         f"{path} holds no finished run: {reason}; networks that no run trained are random:NAME, "
-        "torchvision:NAME and file:PATH@NAME"
+        "torchvision:NAME and file:PATH@NAME, where NAME may be timm:NAME"
     )
 
 

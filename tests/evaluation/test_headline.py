@@ -109,6 +109,8 @@ def test_each_finding_has_its_number_and_tells_good_from_bad():
     assert [one.good for one in bad] == [False, False, False, True]
     assert "collapsed" in bad[0].sentence and "only about 1 of 128" in bad[1].sentence
     assert "no closer than different images" in bad[2].sentence
+    [close] = findings({"alignment": 1.96, "similarity": 0.0}, 128, None)
+    assert not close.good and "hardly closer than different images" in close.sentence
 
 
 def test_the_condition_of_a_run_is_that_of_its_last_health_check(tmp_path):

@@ -118,3 +118,63 @@ def test_the_opening_lines_of_finetune_count_correctly(tmp_path, capsys, monkeyp
     said = capsys.readouterr().err
     assert "9 train images each" in said and "1 epoch of 1 step with 18 images" in said
     assert note in said and ("note:" in said) == bool(note)
+
+
+def monthly(root, months=2):
+    """Write a folder of pictures with a subfolder for each month."""
+    for month in range(months):
+        pictures(root / f"2024-0{month + 1}", 5)
+    return root
+
+
+def test_pack_decides_about_classes_as_pretrain_does(tmp_path, capsys):
+    photos = monthly(tmp_path / "photos")
+    for labels, classes in (("auto", None), ("folders", ["2024-01", "2024-02"]), ("none", None)):
+        with pytest.raises(SystemExit) as ended:
+            words = ["pack", f"folder:{photos}", "--out", str(tmp_path / labels)]
+            main([*words, "--labels", labels])
+        assert not ended.value.code
+        assert load(f"packed:{tmp_path / labels}").classes == classes
+        said = capsys.readouterr().err
+        assert ("2 subfolders have names like dates" in said) == (labels == "auto")
+    with pytest.raises(ValueError, match='labels="none" applies to the subfolders of folder:PATH'):
+        antipode.pack("digits", tmp_path / "digits", labels="none")
+
+
+def test_loose_images_are_to_be_moved(tmp_path, capsys):
+    photos = pictures(tmp_path / "photos", 5)
+    for name in ("oak", "elm"):
+        pictures(photos / name, 5)
+    words = ["pretrain", "--data", f"folder:{photos}", "--method", "dcl", "--plan"]
+    with pytest.raises(SystemExit):
+        main([*words, "--out", str(tmp_path / "run")])
+    said = capsys.readouterr().out
+    assert "5 images are directly in the folder, next to 2 subfolders; to use the sub" in said
+    assert "--labels folders" not in said
+
+
+def test_evaluate_warns_of_months_as_classes_and_knows_its_own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monthly(tmp_path / "photos", 3)
+    run = antipode.pretrain(
+        "shapes.dcl",
+        data="folder:photos",
+        labels="auto",
+        backbone="resnet10-slim",
+        epochs=1,
+        batch=4,
+        out="run",
+        device="cpu",
+        overrides={"views.size": 16},
+        quiet=True,
+    )
+    same = antipode.evaluate(run, ["retrieval"], data=f"folder:{tmp_path / 'photos'}")
+    assert [*run.scores] == ["retrieval"] and same["retrieval"].value is not None
+    monthly(tmp_path / "others", 3)
+    with pytest.warns(UserWarning, match="3 subfolders have names like dates .* taken as classes"):
+        antipode.evaluate(run, ["knn10"], data="folder:others")
+
+
+def test_a_data_set_in_the_place_of_the_recipe_of_a_sweep(capsys):
+    words = ["sweep", "folder:photos", "--vary", "method.tau=0.1,0.2", "--out", "s"]
+    assert "set data.name=folder:photos" in answer(words, capsys)

@@ -247,3 +247,11 @@ def test_the_version_can_be_asked_for(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--version"])
     assert (end.value.code, capsys.readouterr().out.strip()) == (0, antipode.__version__)
+
+
+def test_alignment_and_uniformity_count_a_stand_in_once(photos):
+    (photos / "3.png").write_bytes((photos / "3.png").read_bytes()[:200])
+    with pytest.warns(UserWarning, match="takes its place"):
+        run = trained("folder:photos", 1)
+        scores = antipode.evaluate(run, ["alignment-uniformity", "retrieval"])
+    assert {score.n for score in scores.values()} == {15}

@@ -85,15 +85,25 @@ def pairs(task: Task) -> dict[str, Tensor]:
     )
     head = task.projection()
     rows: dict[str, list[Tensor]] = {}
+    seen: set[int] = set()
     with bar(steps * batch, "views") as done:
         for _, _, made in islice(loader.steps(), steps):
             x = [task.backbone(view) for view in made.views]
-            rows.setdefault("backbone", []).append(torch.stack(x).float())
+            # an image that takes the place of one that cannot be read counts once
+            new = [at for at, image in enumerate(made.image_ids.tolist()) if _added(image, seen)]
+            rows.setdefault("backbone", []).append(torch.stack(x).float()[:, new])
             if head is not None:
                 projections = torch.stack([head(features) for features in x])
-                rows.setdefault("head", []).append(projections.float())
+                rows.setdefault("head", []).append(projections.float()[:, new])
             done(batch)
     return {of: torch.cat(parts, 1) for of, parts in rows.items()}
+
+
+def _added(image: int, seen: set[int]) -> bool:
+    """Add the id of an image to those that were seen; return True if it is a new one."""
+    new = image not in seen
+    seen.add(image)
+    return new
 
 
 def twice(eval_view: Views) -> Views:

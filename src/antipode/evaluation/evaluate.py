@@ -12,6 +12,7 @@ import torch
 from antipode import dist
 from antipode.data.sources.catalog import Given, python_name
 from antipode.data.sources.folder import held_out
+from antipode.data.sources.label_folders import unlike_classes
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
 from antipode.evaluation.beside import Beside
@@ -19,6 +20,8 @@ from antipode.evaluation.protocol import known, protocols, usual
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Protocol, Task
 from antipode.evaluation.untrained import untrained_backbone
+from antipode.names import printable
+from antipode.paths import absolute
 from antipode.runs.run import Run, Runs, opened
 from antipode.wording import option
 
@@ -94,6 +97,22 @@ def plain_task(run: Run, data: "Given | Splits | None", device: torch.device, se
     )
 
 
+def _same_folder(data: Given | None, own: str) -> bool:
+    """Return True if the name of a data set is another spelling of the run's own folder."""
+    if not (isinstance(data, str) and data.startswith("folder:") and own.startswith("folder:")):
+        return False
+    return absolute(data.removeprefix("folder:")) == absolute(own.removeprefix("folder:"))
+
+
+def _warn_of_odd_classes(place: Any, splits: Splits) -> None:
+    """Warn if the class folders of a folder of images have names like dates or cameras."""
+    if isinstance(place, str) and place.startswith("folder:") and splits.classes:
+        doubt = unlike_classes(splits.classes)
+        if doubt:
+            text = f"{place}: {doubt}; here they are taken as classes"
+            warnings.warn(printable(text), stacklevel=5)
+
+
 def _with_test(splits: Splits) -> Splits:
     """Hold out a tenth of each class of your own labelled data set as test images."""
     train, test = held_out(splits.train)
@@ -148,7 +167,8 @@ class _Scoring:
         self.beside = Beside(compare)
         self.own = run.data_name
         # The run's own Python data set may be passed again. It is then still the run's own.
-        self.data = None if _same_objects(data, run.data) else data
+        passed_again = _same_objects(data, run.data) or _same_folder(data, self.own)
+        self.data = None if passed_again else data
         self.own_data_passed = data is not None and self.data is None
         self.device = device
         self.seed = seed
@@ -215,6 +235,8 @@ class _Scoring:
         data = self.subject.data if own else place
         if str(place) not in self.tasks:
             self.tasks[str(place)] = plain_task(self.subject, data, self.device, self.seed)
+            if labels and place != self.own:
+                _warn_of_odd_classes(place, self.tasks[str(place)].splits)
         task = self.tasks[str(place)]
         if not labels or isinstance(data, str) or task.splits.test is not None:
             return task

@@ -122,7 +122,7 @@ def pack_on_ray(
     check(resources)
     shown = bool(options.get("progress", True))
     given = {key: value for key, value in options.items() if key != "progress"}
-    keys = ("size", "quality", "root", "download", "seed")
+    keys = ("size", "quality", "root", "download", "seed", "labels")
     splits = packing.begin(data, home, **{key: given[key] for key in keys if key in given})
     if (packing.unfinished(home) / "meta.json").exists():  # only its name is not final
         return packing.pack(data, home, **options)

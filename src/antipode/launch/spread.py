@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 
 from antipode.data.sources import pack as packing
 from antipode.data.sources.catalog import Given, from_path
+from antipode.data.sources.label_folders import Labels
 from antipode.data.sources.splits import Splits
 from antipode.launch.dispatch import check, perform
 from antipode.launch.place import Asked, Place, Resources
@@ -138,6 +139,7 @@ def pack(
     seed: int = 0,
     workers: int | None = None,
     progress: bool = True,
+    labels: Labels = "auto",
     on: str | Place = "local",
     resources: Asked = None,
 ) -> Path:
@@ -155,6 +157,7 @@ def pack(
         seed: seed of the split, if the data set has none of its own.
         workers: threads that read and encode images; by default one per core.
         progress: whether to show a progress bar.
+        labels: whether the subfolders of `folder:` are classes: "auto", "folders" or "none".
         on: "local", "slurm", "ray" or "ray://HOST:PORT".
         resources: what a job gets, as a text such as "cpus=16,hours=2" or a mapping.
     """
@@ -169,6 +172,7 @@ def pack(
         "seed": seed,
         "workers": workers,
         "progress": progress,
+        "labels": labels,
     }
     if place.kind == "local":
         return packing.pack(data, out, **options)

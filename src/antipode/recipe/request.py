@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from antipode.early import PREFIXES
 from antipode.names import LONGEST, brief, closest
 from antipode.papers import arguments, default_method, methods
 from antipode.paths import expanded
@@ -121,6 +122,11 @@ def _given(recipe: Any) -> tuple[Layer, str]:
         if named is not None:
             return with_source(recipe, named), recipe
         if not recipe or not (Path(recipe).exists() or "/" in recipe or recipe.endswith(".json")):
+            if recipe.startswith(PREFIXES):
+                raise ValueError(
+                    f"{brief(recipe)} is a data set and not a recipe: name a method as the recipe, "
+                    f"and set data.name={recipe}"
+                )
             match = closest(recipe, [*list_recipes(), *methods()])
             hint = f", did you mean {match!r}?" if match else ""
             raise ValueError(

@@ -361,8 +361,8 @@ class Run:
             if name.startswith("python:"):
                 raise ValueError(
                     f"{self.path} trained your own module ({name}), which cannot be built again by "
-                    "name: in Python, pass the Run that pretrain returned, or a module of that "
-                    "kind for the weights"
+                    "name: in Python, pass the Run that pretrain returned, or "
+                    f"antipode.Run({str(self.path)!r}, module) with a module of that kind"
                 )
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from antipode import dist
+from antipode.data.sources.label_folders import labels_note
 from antipode.data.sources.sizes import Size, sampled_sizes
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
@@ -22,7 +23,7 @@ from antipode.recipe.recipe import Recipe
 from antipode.training.build import Setup, build
 from antipode.training.loop import unchanged
 from antipode.training.pace import amount, duration, memory_used, warm_steps
-from antipode.wording import counted, option, overrides
+from antipode.wording import counted, overrides
 
 TIMED = 10  # steps that are timed
 LONGEST = 15.0  # seconds after which no further step is timed
@@ -175,12 +176,7 @@ def _labels_note(recipe: Recipe, splits: Splits) -> str:
     if not recipe.data.name.startswith("folder:"):
         return "No labels." if count is None else f"{count:,} classes."
     forced = isinstance(recipe.sources.get("data.labels"), Given)
-    reason = f": {splits.labelling}" if splits.labelling else ""
-    if count is None:
-        other = f"; {option('labels', 'folders')} takes subfolders as classes"
-        return f"No classes{reason}{'' if forced or 'no subfolders' in reason else other}."
-    other = f"; {option('labels', 'none')} treats subfolders as plain folders"
-    return f"{count:,} classes{reason}{'' if forced else other}."
+    return labels_note(range(count or 0), splits.labelling, forced)
 
 
 def _held_out_note(splits: Splits) -> str:

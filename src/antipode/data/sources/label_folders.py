@@ -9,11 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, NamedTuple, get_args
 
+from antipode.wording import option
+
 Labels = Literal["auto", "folders", "none"]
 
 FEWEST = 2  # classes
 MOST = 1000
 IMAGES = 5  # in each class
+LOOSE = "directly in the folder"
 
 # words that say that a number counts portions of images, as in `batch3`
 PORTIONS = (
@@ -82,7 +85,7 @@ def decide_by_counts(images: Mapping[str, int]) -> Decision:
     if not counts:
         return Decision("none", "there are no subfolders")
     if loose:
-        beside = f"{loose:,} image{'s are' if loose > 1 else ' is'} directly in the folder"
+        beside = f"{loose:,} image{'s are' if loose > 1 else ' is'} {LOOSE}"
         return Decision("none", f"{beside}, next to {_folders(len(counts))}")
     if not FEWEST <= len(counts) <= MOST:
         bounds = f"classes are {FEWEST} to {MOST:,} subfolders"
@@ -95,6 +98,26 @@ def decide_by_counts(images: Mapping[str, int]) -> Decision:
     if doubt:
         return Decision("none", doubt)
     return Decision("folders", f"{_folders(len(counts))} ({_some(sorted(counts))})")
+
+
+def labels_note(classes: Collection[object], reason: str, forced: bool = False) -> str:
+    """Return a sentence on the classes of a folder, and how to decide otherwise.
+
+    Args:
+        classes: the classes.
+        reason: the reason of a decision, empty if there was none.
+        forced: whether the user has decided.
+    """
+    because = f": {reason}" if reason else ""
+    if classes:
+        other = f"; {option('labels', 'none')} treats subfolders as plain folders"
+        return f"{len(classes):,} classes{because}{'' if forced else other}."
+    other = f"; {option('labels', 'folders')} takes subfolders as classes"
+    if LOOSE in reason:
+        other = "; to use the subfolders as classes, move these images into one of them"
+    elif "no subfolders" in reason or "is 1 subfolder" in reason:
+        other = ""
+    return f"No classes{because}{'' if forced else other}."
 
 
 def unlike_classes(folders: Collection[str]) -> str:

@@ -15,6 +15,7 @@ resumes with the first missing part. The folder gets its final name when everyth
 
 import json
 import os
+import sys
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from antipode.data.loader import cores
 from antipode.data.progress import bar
 from antipode.data.sources.catalog import load
 from antipode.data.sources.encode import Stored, encode, name_of
+from antipode.data.sources.label_folders import Labels, labels_note
 from antipode.data.sources.pack_checks import FORMAT, RECORD, checksum, read_meta
 from antipode.data.sources.source import Skip, Source, warn_skipped
 from antipode.data.sources.splits import Splits
@@ -37,6 +39,7 @@ from antipode.data.sources.stamp import stamp
 from antipode.files import atomic_write, sync
 from antipode.names import printable
 from antipode.paths import absolute
+from antipode.wording import option
 
 PART = 1024  # images per part; a killed run loses at most one part
 
@@ -54,13 +57,16 @@ def pack(
     seed: int = 0,
     workers: int | None = None,
     progress: bool = True,
+    labels: Labels = "auto",
 ) -> Path:
     """Pack all splits of a data set into the folder `out` and return that folder.
 
     Call it again with the same arguments to resume after an interruption.
     """
     home = absolute(out)
-    splits = begin(data, home, size, quality, root, download, seed)
+    splits = begin(data, home, size, quality, root, download, seed, labels)
+    if progress and splits.labelling:
+        print(printable(labels_note(splits.classes or (), splits.labelling)), file=sys.stderr)
     sources = sources_of(splits)
     partial_folder = unfinished(home)
     if not (partial_folder / "meta.json").exists():
@@ -91,13 +97,14 @@ def pack_parts(
     download: bool = False,
     seed: int = 0,
     workers: int | None = None,
+    labels: Labels = "auto",
 ) -> None:
     """Write the missing ones of some parts of a split. `pack` later finds them and adds the rest.
 
     Several processes, also on several machines that share the folder, may write different parts at
     the same time. The arguments are those of `pack`.
     """
-    source = sources_of(begin(data, home, size, quality, root, download, seed))[split]
+    source = sources_of(begin(data, home, size, quality, root, download, seed, labels))[split]
     folder = unfinished(home) / split
     folder.mkdir(exist_ok=True)
     encoded = partial(encode, source, size, quality)
@@ -115,6 +122,7 @@ def begin(
     root: str | Path | None = None,
     download: bool = False,
     seed: int = 0,
+    labels: Labels = "auto",
 ) -> Splits:
     """Open a data set and its unfinished pack, which is created if needed.
 
@@ -131,14 +139,19 @@ def begin(
     if home.exists():
         remove = "remove it, or " if (home / "meta.json").exists() else ""
         raise ValueError(printable(f"{home} already exists; {remove}pack into another folder"))
-    splits = load(data, root=root, download=download, seed=seed)
-    plan = {
+    if labels != "auto" and not str(data).startswith("folder:"):
+        raise ValueError(f"{option('labels', labels)} applies to the subfolders of folder:PATH")
+    splits = load(data, root=root, download=download, seed=seed, labels=labels)
+    plan: dict[str, Any] = {
         "data": splits.name,
         "size": size,
         "quality": quality,
         "seed": seed,
         "images": [stamp(source) for source in sources_of(splits).values()],
     }
+    in_folder = isinstance(data, str) and data.startswith("folder:")
+    if in_folder and not splits.train.classes:  # a pack of earlier versions has classes
+        plan["labels"] = "none"
     _start_or_resume(unfinished(home), plan)
     return splits
 

@@ -163,7 +163,8 @@ class Decoded:
                 # The folder is part of the message, because Python shows equal warnings only once,
                 # and two splits may have files of the same name.
                 name = f"{folder_prefix(self.read)}{shortened(failure.name)}"
-                text = f"{name} {failure.reason}; the next image takes its place ({count} so far)"
+                text = f"{name} {failure.reason}; in training the next image takes its place "
+                text += f"({count} so far)"
                 warnings.warn(printable(text), BrokenImages, stacklevel=3)
 
 
