@@ -4,10 +4,14 @@ import json
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
+from antipode.recipe.opening import open_data, open_recipe
+from antipode.recipe.request import requested
 from antipode.runs.run import Run, listed, opened
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -146,7 +150,6 @@ def test_an_open_run_stays_the_same_object_unless_it_gets_a_module(folder):
         ("cifar10", 32, "simclr-cifar"),
         ("stl10", 96, "eval"),
         ("imagenet", 224, "eval"),
-        ("folder:x", 224, "eval"),
     ],
 )
 def test_a_foreign_network_has_the_size_and_the_policy_of_its_data_set(
@@ -156,6 +159,20 @@ def test_a_foreign_network_has_the_size_and_the_policy_of_its_data_set(
     assert (run.size, run.policy, run.data_name) == (size, policy, data)
     assert (run.seed, run.root, run.name) == (5, None, "random:resnet10-slim")
     assert run.path == tmp_path / "scores" and run.normal is None and run.head() is None
+
+
+def test_on_your_own_images_an_untrained_network_is_that_of_a_run(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for at in range(3):
+        pixels = np.random.default_rng(at).integers(0, 256, (48, 48, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{at}.png")
+    data = f"folder:{tmp_path / 'photos'}"
+    run = opened("random:resnet18", data=data, out=tmp_path / "scores")
+    request = requested(method="dcl", data=data, overrides={"backbone.name": "resnet18"})
+    recipe = open_recipe(request, open_data(request)[0])
+    assert (run.size, run.network.build()[1]) == (recipe.views.size, recipe.backbone.stem)
+    assert run.size == 48
+    assert opened("torchvision:resnet18", data=data, out=tmp_path / "other").size == 224
 
 
 def test_a_foreign_network_keeps_the_data_set_that_it_was_scored_on_first(tmp_path):

@@ -67,9 +67,13 @@ def own_data(request: Request, splits: Splits) -> OwnData | None:
     """Return what the defaults depend on, None for a data set that has its own recipe."""
     if stands_for(request.data) in DATASETS:
         return None
-    named = str(request.get("train.device"))
+    return facts(splits, str(request.get("train.device")))
+
+
+def facts(splits: Splits, device: str = "auto") -> OwnData:
+    """Return what the defaults for a data set without a recipe of its own depend on."""
     # a GPU that is named may be on another machine, which will train the run
-    gpu = named in ("cuda", "mps") or pick_device(named).type != "cpu"
+    gpu = device in ("cuda", "mps") or pick_device(device).type != "cpu"
     size = splits.size
     if size >= LARGEST[True]:  # the largest value, and the value for shards of unknown size
         size = min(size, median_side(sampled_sizes(splits.pretrain)) or size)

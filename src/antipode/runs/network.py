@@ -1,11 +1,13 @@
 """Networks that no run trained: untrained, supervised, or from a checkpoint file."""
 
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from antipode.data.sources.catalog import load
 from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD
 from antipode.names import did_you_mean, unknown
 from antipode.nets.backbone import RESNETS, STEMS, SUPERVISED, Stem
@@ -16,6 +18,9 @@ from antipode.nets.weight_file import about as about_file
 from antipode.nets.weights import bare, channels_of, fit, network, settled_stem, start
 from antipode.paths import expanded
 from antipode.recipe.datasets import dataset_defaults
+from antipode.recipe.layer import Layer
+from antipode.recipe.opening import facts
+from antipode.recipe.own_data import own_defaults
 
 KINDS = ("random", "torchvision", "file")
 
@@ -59,7 +64,7 @@ class Network(NamedTuple):
         The name of a network of timm may state `img_size`.
         """
         stated = stated_size(self.name) or self.about.size
-        return stated or int(dataset_defaults(self.data).layer["views.size"][0])
+        return stated or int(self._default("views.size"))
 
     @property
     def policy(self) -> str:
@@ -80,9 +85,19 @@ class Network(NamedTuple):
             net, stem = self._supervised(channels), "imagenet"
         else:
             has_own_stem = self.name.startswith("timm:")
-            stem = None if has_own_stem else dataset_defaults(self.data).layer["backbone.stem"][0]
+            stem = None if has_own_stem else self._default("backbone.stem")
             net = make_backbone(self.name, stem=stem, channels=channels, size=self.size)
         return net.eval(), stem
+
+    def _default(self, key: str) -> Any:
+        """Return the value of the data set's recipe.
+
+        An untrained network for your own images has the values of a run on them. Weights come from
+        other images, so they do not follow yours.
+        """
+        if self.kind == "random" and self.data.startswith("folder:"):
+            return _own_layer(self.data, self.name)[key][0]
+        return dataset_defaults(self.data).layer[key][0]
 
     def _supervised(self, channels: int) -> nn.Module:
         """Return torchvision's network with its ImageNet weights."""
@@ -124,6 +139,13 @@ class Network(NamedTuple):
         if about.normal or about.policy or not like_imagenet:
             return about.normal
         return Normal(IMAGENET_MEAN, IMAGENET_STD)
+
+
+@lru_cache(maxsize=16)
+def _own_layer(data: str, name: str) -> Layer:
+    """Return the default values of a run of a network on a folder of your own images."""
+    own = facts(load(data, labels="none"))
+    return own_defaults(own, {"backbone.name": name}, About()).layer
 
 
 class Parsed(NamedTuple):
