@@ -22,7 +22,7 @@ from antipode.exits import FRESH, INTERRUPTED, Stopped, exit_with, failure, term
 from antipode.files import finite
 from antipode.names import printable
 from antipode.paths import absolute
-from antipode.wording import command_line
+from antipode.wording import command_line, counted
 
 
 class Commands(TyperGroup):
@@ -354,7 +354,11 @@ def embed(
     features = antipode.embed(run, data, out, on=on, resources=resources)
     n, d = features.x.shape
     content = {"file": str(out), "images": n, "features": d}
-    say(content, f"{near(out)}{_mark(replaced)}: {n} images, {d} features each", as_json)
+    say(
+        content,
+        f"{near(out)}{_mark(replaced)}: {counted(n, 'image')}, {counted(d, 'feature')} each",
+        as_json,
+    )
 
 
 def _mark(replaced: bool) -> str:

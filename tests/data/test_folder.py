@@ -314,7 +314,7 @@ def test_a_folder_without_images_is_refused(tmp_path, content):
 def test_sixteen_bits_are_scaled_with_a_warning(tmp_path):
     classes(tmp_path)
     Image.fromarray(np.full((30, 40), 0x1234, np.uint16)).save(tmp_path / "cat" / "deep.png")
-    with pytest.warns(UserWarning, match=r"1 images in .* have more than 8 bits per channel"):
+    with pytest.warns(UserWarning, match=r"1 image in .* has more than 8 bits per channel"):
         source = tree(tmp_path)
     assert source.read(list(source.names).index("cat/deep.png")).unique().tolist() == [0x12]
 

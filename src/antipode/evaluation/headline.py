@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from antipode.evaluation.protocol import LABEL_FREE, protocols
+from antipode.wording import counted
 
 # The kinds of protocols by the beginning of their names, the first one preferred. kNN comes first:
 # it has no setting to tune, and the untrained network is scored beside it.
 KINDS = ("knn", "linear", "semi", "finetune", "svm", "lowshot")
 # protocols of one kind that are preferred to others of it
 FIRST = ("knn", "knn20", "knn10", "linear-fast", "linear")
+FEW = 20  # images: a score of fewer is not reliable
 LAST = ("knn-head",)  # this one is not about the backbone
 
 
@@ -74,6 +76,9 @@ def verdict(name: str, score: Mapping[str, Any], *, trained: bool = True) -> Ver
         word, good = _judged(low, high, untrained, chance)
         parts += [] if untrained is None else [f"untrained {percent(untrained)}"]
     parts += [] if chance is None else [f"chance {percent(chance)}"]
+    count = score.get("n")
+    if isinstance(count, int) and count < FEW:
+        parts.append(f"only {counted(count, 'image')}, too few to judge by")
     return Verdict(word, good, "; ".join(parts))
 
 

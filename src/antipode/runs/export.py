@@ -166,7 +166,10 @@ def _for_torchvision(trained: Trained, suffix: str, software: str) -> bytes:
     from torchvision import models  # noqa: PLC0415  (slow to import: it loads torch's compiler)
 
     if trained.name not in RESNETS or trained.name not in models.list_models():
-        raise ValueError(f"{software} has no {trained.name}: export it as safetensors or onnx")
+        other = "timm, " if trained.name.startswith("timm:") else ""
+        raise ValueError(
+            f"{software} has no {trained.name}: export it as {other}safetensors or onnx"
+        )
     content = _packed(trained, suffix)
     theirs = models.get_model(trained.name, weights=None)
     _fit_stem(theirs, trained, software)

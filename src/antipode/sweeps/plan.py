@@ -17,6 +17,7 @@ from antipode.recipe.recipe import Recipe
 from antipode.recipe.request import requested
 from antipode.reproduction.plan import MOST_SEEDS, digest, work
 from antipode.sweeps.settings import combinations, varied
+from antipode.wording import counted
 
 # the keys of a data set: splits with the same values are opened once
 DATA_KEYS = ("data.name", "data.root", "data.download", "data.labels")
@@ -173,7 +174,8 @@ def listing(plan: SweepPlan, resources: Asked = None) -> list[str]:
     left = plan.missing
     seconds = _seconds(left)
     time = f", about {duration(seconds)} on one H200" if seconds else ""
-    head = f"{len(plan.settings)} settings, {len(plan.runs)} runs, {len(left)} to train{time}"
+    many = f"{counted(len(plan.settings), 'setting')}, {counted(len(plan.runs), 'run')}"
+    head = f"{many}, {len(left):,} to train{time}"
     return [head, *(f"{run.state:8}  {ranked(run.command, resources)}" for run in plan.runs)]
 
 

@@ -24,6 +24,7 @@ from antipode.data.sources import headers
 from antipode.data.sources.image_names import Array, Names
 from antipode.data.sources.source import Skip
 from antipode.names import printable
+from antipode.wording import counted
 
 BLOCK = 256  # files that one thread reads in a row
 THREADS = 16  # for a slow disk
@@ -193,8 +194,9 @@ def scan(root: Path, names: Names, read: Headers, chosen: Array) -> Scan:
     kept = used[fits]
     deep = int(read.deep[kept].sum())
     if deep:
-        text = f"{deep} images in {root} have more than 8 bits per channel; the upper 8 bits are "
-        warnings.warn(printable(text + "used"), stacklevel=3)
+        have = f"{counted(deep, 'image')} in {root} {'has' if deep == 1 else 'have'}"
+        text = f"{have} more than 8 bits per channel; the upper 8 bits are used"
+        warnings.warn(printable(text), stacklevel=3)
     size = min(224, int(np.median(read.sides[kept]))) if len(kept) else 224
     return Scan(kept, sorted(skipped), channels, size)
 
