@@ -97,6 +97,18 @@ def test_side_by_side_a_long_error_ends_its_task(tmp_path, monkeypatch):
     assert {*failed} == {tmp_path / "a"} and set(failed[tmp_path / "a"]) <= {*"a: y"}
 
 
+def count_threads(file, quiet):
+    file.write_text(str(torch.get_num_threads()))
+
+
+def test_side_by_side_processes_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "get_context", lambda kind: get_context("fork"))
+    monkeypatch.setattr(local, "cpu_threads", lambda share: 1 + share)
+    tasks = [Task(n, tmp_path / n, partial(count_threads, tmp_path / n)) for n in "ab"]
+    assert not perform(tasks, at_once=2, device="cpu", quiet=True)
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["3", "3"]
+
+
 def test_the_threads_that_the_user_has_set_are_kept(monkeypatch):
     monkeypatch.setattr(local.threads, "cores", lambda: 8)
     monkeypatch.setattr(local.threads, "COUNTS", ("SOME_THREADS",))

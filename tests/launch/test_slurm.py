@@ -71,6 +71,37 @@ def queue_line(fake, task, job, state):
 submitit = pytest.mark.skipif(not find_spec("submitit"), reason="submitit is not installed")
 
 
+LIMITED = """#!/bin/sh
+number=$(($(cat {folder}/number) + 1))
+if [ -f {folder}/full ]; then echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; fi
+echo $number > {folder}/number
+touch {folder}/full
+echo "Submitted batch job $number"
+"""
+
+
+@submitit
+def test_tasks_beyond_a_submit_limit_are_submitted_as_jobs_end(fake, tmp_path, capsys):
+    (fake / "sbatch").write_text(LIMITED.format(folder=fake))
+    tasks = [Task(str(at), tmp_path / str(at), nothing, work=1.0) for at in range(3)]
+    calls = []
+
+    def ended(record, task):
+        """The job ends when its outcome is first looked for; SLURM then takes another one."""
+        calls.append(record)
+        (fake / "full").unlink(missing_ok=True)
+        return Outcome(task, "", 1.0, 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slurm, "read_outcome", lambda folder, job: ended(folder.name, job))
+        assert not slurm.perform_on_slurm(tasks, resources=Resources(), poll=0.01)
+    assert calls == ["0", "1", "2"]
+    assert "submitted 1 job (1), and 2 jobs later" in capsys.readouterr().err
+    (fake / "full").touch()  # nothing of ours runs, so waiting would not help
+    with pytest.raises(ValueError, match="QOSMaxSubmitJobPerUserLimit"):
+        submit([task_in(tmp_path / "other")])
+
+
 @submitit
 def test_nothing_is_submitted_while_the_queue_cannot_be_read(fake, tmp_path):
     (fake / "squeue").write_text("#!/bin/sh\nexit 1\n")

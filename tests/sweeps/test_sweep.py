@@ -200,6 +200,7 @@ def test_the_same_call_again_trains_and_evaluates_nothing(finished, monkeypatch)
         raise AssertionError("nothing is left to do")
 
     monkeypatch.setattr(sweep_run, "evaluate", refuse)
+    monkeypatch.setattr(sweep_run, "pretrain_recipe", refuse)
     again = antipode.sweep(
         "digits.dcl",
         {"method.tau": [0.1, 0.3], "train.batch": [100]},

@@ -9,7 +9,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -59,12 +59,26 @@ def perform_on_slurm(
     missing = [task for task in tasks if task.folder not in waiting]
     limits = _parameters(resources, device) if missing else {}
     board = Board(tasks, quiet, "the time left is known after the first run")
+    later = list(missing)
+
+    def submit() -> list[Task]:
+        """Submit as many of the missing tasks as SLURM takes now, and return them."""
+        begun: list[Task] = []
+        while later:
+            try:
+                waiting[later[0].folder] = _submitted(submitit, later[0], limits)
+            except ValueError:
+                if not waiting:
+                    raise
+                break  # a limit of the cluster, probably; tried again when a job has ended
+            begun.append(later.pop(0))
+        return begun
+
     try:
-        for task in missing:
-            waiting[task.folder] = _submitted(submitit, task, limits)
+        submit()
         if not quiet:
             print(_opening(tasks, missing, waiting), file=sys.stderr, flush=True)
-        _wait(tasks, waiting, board, poll)
+        _wait(tasks, waiting, board, poll, submit if later else None)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_left_running(tasks, waiting)) from None
     return board.failed
@@ -182,10 +196,13 @@ def _setup(resources: Resources) -> list[str]:
 
 def _opening(tasks: Sequence[Task], missing: Sequence[Task], records: Mapping[Path, Record]) -> str:
     """Return the sentence that says what was submitted and how to look at it."""
-    ids = ", ".join(records[task.folder].id for task in missing[:5])
-    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    begun = [task for task in missing if task.folder in records]
+    ids = ", ".join(records[task.folder].id for task in begun[:5])
+    more = f" and {len(begun) - 5} more" if len(begun) > 5 else ""
     found = len(tasks) - len(missing)
-    submitted = f"submitted {_jobs(len(missing))} ({ids}{more})" if missing else ""
+    submitted = f"submitted {_jobs(len(begun))} ({ids}{more})" if begun else ""
+    if len(begun) < len(missing):
+        submitted += f", and {_jobs(len(missing) - len(begun))} later, as SLURM takes no more now"
     attached = f"found {_jobs(found)} of an earlier call" if found else ""
     done = " and ".join(filter(None, (submitted, attached)))
     return f"SLURM: {done}; `{look(tasks)}` shows their states"
@@ -254,9 +271,19 @@ class Watched:
         return ended_without_outcome(self.record, job)
 
 
-def _wait(tasks: Sequence[Task], records: Mapping[Path, Record], board: Board, poll: float) -> None:
-    """Wait until all jobs have ended, and report on the board as they start and end."""
-    watched = [Watched(task, records[task.folder], written=newest(task.folder)) for task in tasks]
+def _wait(
+    tasks: Sequence[Task],
+    records: dict[Path, Record],
+    board: Board,
+    poll: float,
+    submit: Callable[[], list[Task]] | None,
+) -> None:
+    """Wait until all jobs have ended, and report on the board as they start and end.
+
+    `submit` is called whenever a job has ended, if SLURM has not taken all jobs at once. What it
+    does not take although none of the jobs is left is an error of these tasks.
+    """
+    watched = [_watched(task, records) for task in tasks if task.folder in records]
     while watched:
         queue = slurm_queue.queue()
         for one in list(watched):
@@ -268,8 +295,15 @@ def _wait(tasks: Sequence[Task], records: Mapping[Path, Record], board: Board, p
             if error is not None:
                 watched.remove(one)
                 board.end(one.task, error)
+                if not watched:
+                    records.clear()  # so that `submit` raises if nothing can be submitted
+                watched += [_watched(task, records) for task in submit()] if submit else []
         if watched:
             time.sleep(poll)
+
+
+def _watched(task: Task, records: Mapping[Path, Record]) -> Watched:
+    return Watched(task, records[task.folder], written=newest(task.folder))
 
 
 def ended_without_outcome(record: Record, job: Job | None) -> str:
