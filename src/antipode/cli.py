@@ -85,6 +85,9 @@ PRECISION = typer.Option(help="auto, fp32, bf16 or fp64")
 LABELS = typer.Option(
     help="whether subfolders of folder: are classes: auto (default), folders or none"
 )
+PACKED_LABELS = typer.Option(
+    help="whether subfolders of folder: are classes: folders, none or auto"
+)
 DEVICE = typer.Option(help="auto, cpu, cuda or mps")
 SET = typer.Option(
     "--set",
@@ -317,7 +320,7 @@ def pack(
     ] = None,
     quality: Annotated[int | None, _number("with --size: store JPEG of this quality")] = None,
     root: Annotated[Path | None, _folder("folder that holds the data set")] = None,
-    labels: Annotated[str, LABELS] = "auto",
+    labels: Annotated[str, PACKED_LABELS] = "folders",
     on: Annotated[str, ON] = "local",
     resources: Annotated[str | None, RESOURCES] = None,
     as_json: Annotated[bool, JSON] = False,

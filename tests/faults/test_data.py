@@ -489,8 +489,7 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(tmp_path, kind):
     else:
         data = photograph(3)
         (root / "cat" / f"{ESCAPES}.png").write_bytes(data[: len(data) // 2])
-    labels = ("--labels", "folders") if kind != "member" else ()
-    status, err = call("pack", name, "--out", tmp_path / "p", *labels)
+    status, err = call("pack", name, "--out", tmp_path / "p")
     assert status == 0 and "owned" in err
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", err), err
 
@@ -500,7 +499,6 @@ def test_escape_sequences_in_classes_do_not_reach_the_terminal_in_an_error(tmp_p
         place = tmp_path / "images" / part / name
         place.mkdir(parents=True)
         (place / "0.png").write_bytes(photograph())
-    name = f"folder:{tmp_path / 'images'}"
-    status, err = call("pack", name, "--labels", "folders", "--out", tmp_path / "p")
+    status, err = call("pack", f"folder:{tmp_path / 'images'}", "--out", tmp_path / "p")
     check_sentence(status, err, "owned")
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", err), err

@@ -127,7 +127,7 @@ def monthly(root, months=2):
     return root
 
 
-def test_pack_decides_about_classes_as_pretrain_does(tmp_path, capsys):
+def test_pack_remarks_on_months_as_classes_and_may_leave_them_out(tmp_path, capsys):
     photos = monthly(tmp_path / "photos")
     for labels, classes in (("auto", None), ("folders", ["2024-01", "2024-02"]), ("none", None)):
         with pytest.raises(SystemExit) as ended:
@@ -136,7 +136,8 @@ def test_pack_decides_about_classes_as_pretrain_does(tmp_path, capsys):
         assert not ended.value.code
         assert load(f"packed:{tmp_path / labels}").classes == classes
         said = capsys.readouterr().err
-        assert ("2 subfolders have names like dates" in said) == (labels == "auto")
+        assert ("2 subfolders have names like dates" in said) == (labels != "none")
+        assert ("--labels none packs no classes" in said) == (labels == "folders")
     with pytest.raises(ValueError, match='labels="none" applies to the subfolders of folder:PATH'):
         antipode.pack("digits", tmp_path / "digits", labels="none")
 

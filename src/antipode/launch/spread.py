@@ -139,7 +139,7 @@ def pack(
     seed: int = 0,
     workers: int | None = None,
     progress: bool = True,
-    labels: Labels = "auto",
+    labels: Labels = "folders",
     on: str | Place = "local",
     resources: Asked = None,
 ) -> Path:
@@ -157,7 +157,7 @@ def pack(
         seed: seed of the split, if the data set has none of its own.
         workers: threads that read and encode images; by default one per core.
         progress: whether to show a progress bar.
-        labels: whether the subfolders of `folder:` are classes: "auto", "folders" or "none".
+        labels: whether the subfolders of `folder:` are classes: "folders", "none" or "auto".
         on: "local", "slurm", "ray" or "ray://HOST:PORT".
         resources: what a job gets, as a text such as "cpus=16,hours=2" or a mapping.
     """

@@ -17,7 +17,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from antipode.data.loader import cores
 from antipode.data.progress import bar
 from antipode.data.sources.catalog import load
 from antipode.data.sources.encode import Stored, encode, name_of
-from antipode.data.sources.label_folders import Labels, labels_note
+from antipode.data.sources.label_folders import Labels, labels_note, unlike_classes
 from antipode.data.sources.pack_checks import FORMAT, RECORD, checksum, read_meta
 from antipode.data.sources.source import Skip, Source, warn_skipped
 from antipode.data.sources.splits import Splits
@@ -57,7 +57,7 @@ def pack(
     seed: int = 0,
     workers: int | None = None,
     progress: bool = True,
-    labels: Labels = "auto",
+    labels: Labels = "folders",
 ) -> Path:
     """Pack all splits of a data set into the folder `out` and return that folder.
 
@@ -65,8 +65,9 @@ def pack(
     """
     home = absolute(out)
     splits = begin(data, home, size, quality, root, download, seed, labels)
-    if progress and splits.labelling:
-        print(printable(labels_note(splits.classes or (), splits.labelling)), file=sys.stderr)
+    if progress and splits.name.startswith("folder:"):
+        for line in _remarks(splits, labels):
+            print(printable(line), file=sys.stderr)
     sources = sources_of(splits)
     partial_folder = unfinished(home)
     if not (partial_folder / "meta.json").exists():
@@ -85,6 +86,16 @@ def pack(
     return home
 
 
+def _remarks(splits: Splits, labels: Labels) -> Iterator[str]:
+    """Yield what is decided about the classes of a folder, or what may be wrong with them."""
+    if splits.labelling:
+        yield labels_note(splits.classes or (), splits.labelling)
+    doubt = unlike_classes(splits.classes) if splits.classes else ""
+    if doubt and labels == "folders":
+        other = option("labels", "none")
+        yield f"note: {doubt}; here they are packed as classes, and {other} packs no classes"
+
+
 def pack_parts(
     data: "str | Dataset[Any] | Splits",
     home: Path,
@@ -97,7 +108,7 @@ def pack_parts(
     download: bool = False,
     seed: int = 0,
     workers: int | None = None,
-    labels: Labels = "auto",
+    labels: Labels = "folders",
 ) -> None:
     """Write the missing ones of some parts of a split. `pack` later finds them and adds the rest.
 
@@ -122,7 +133,7 @@ def begin(
     root: str | Path | None = None,
     download: bool = False,
     seed: int = 0,
-    labels: Labels = "auto",
+    labels: Labels = "folders",
 ) -> Splits:
     """Open a data set and its unfinished pack, which is created if needed.
 
@@ -139,7 +150,7 @@ def begin(
     if home.exists():
         remove = "remove it, or " if (home / "meta.json").exists() else ""
         raise ValueError(printable(f"{home} already exists; {remove}pack into another folder"))
-    if labels != "auto" and not str(data).startswith("folder:"):
+    if labels != "folders" and not str(data).startswith("folder:"):
         raise ValueError(f"{option('labels', labels)} applies to the subfolders of folder:PATH")
     splits = load(data, root=root, download=download, seed=seed, labels=labels)
     plan: dict[str, Any] = {
