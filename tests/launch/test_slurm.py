@@ -97,6 +97,12 @@ def test_tasks_beyond_a_submit_limit_are_submitted_as_jobs_end(fake, tmp_path, c
         assert not slurm.perform_on_slurm(tasks, resources=Resources(), poll=0.01)
     assert calls == ["0", "1", "2"]
     assert "submitted 1 job (1), and 2 jobs later" in capsys.readouterr().err
+    (fake / "full").unlink(missing_ok=True)
+    with pytest.MonkeyPatch.context() as patch:  # now the limit stays
+        patch.setattr(slurm, "read_outcome", lambda folder, job: Outcome(job, "", 1.0, 1))
+        failed = slurm.perform_on_slurm(tasks, resources=Resources(), quiet=True, poll=0.01)
+    assert [*failed] == [tmp_path / "1", tmp_path / "2"]
+    assert all("QOSMaxSubmitJobPerUserLimit" in sentence for sentence in failed.values())
     (fake / "full").touch()  # nothing of ours runs, so waiting would not help
     with pytest.raises(ValueError, match="QOSMaxSubmitJobPerUserLimit"):
         submit([task_in(tmp_path / "other")])

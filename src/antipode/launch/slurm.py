@@ -60,16 +60,19 @@ def perform_on_slurm(
     limits = _parameters(resources, device) if missing else {}
     board = Board(tasks, quiet, "the time left is known after the first run")
     later = list(missing)
+    reason = ""
 
     def submit() -> list[Task]:
         """Submit as many of the missing tasks as SLURM takes now, and return them."""
+        nonlocal reason
         begun: list[Task] = []
         while later:
             try:
                 waiting[later[0].folder] = _submitted(submitit, later[0], limits)
-            except ValueError:
+            except ValueError as error:
                 if not waiting:
                     raise
+                reason = str(error)
                 break  # a limit of the cluster, probably; tried again when a job has ended
             begun.append(later.pop(0))
         return begun
@@ -78,7 +81,9 @@ def perform_on_slurm(
         submit()
         if not quiet:
             print(_opening(tasks, missing, waiting), file=sys.stderr, flush=True)
-        _wait(tasks, waiting, board, poll, submit if later else None)
+        _wait(tasks, waiting, board, poll, submit)
+        for task in later:  # none of our jobs is left, and SLURM still takes no other one
+            board.end(task, reason)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_left_running(tasks, waiting)) from None
     return board.failed
@@ -273,15 +278,15 @@ class Watched:
 
 def _wait(
     tasks: Sequence[Task],
-    records: dict[Path, Record],
+    records: Mapping[Path, Record],
     board: Board,
     poll: float,
-    submit: Callable[[], list[Task]] | None,
+    submit: Callable[[], list[Task]],
 ) -> None:
     """Wait until all jobs have ended, and report on the board as they start and end.
 
-    `submit` is called whenever a job has ended, if SLURM has not taken all jobs at once. What it
-    does not take although none of the jobs is left is an error of these tasks.
+    `submit` is called whenever a job has ended, and returns the tasks that it has submitted: SLURM
+    may not take all jobs at once.
     """
     watched = [_watched(task, records) for task in tasks if task.folder in records]
     while watched:
@@ -295,9 +300,7 @@ def _wait(
             if error is not None:
                 watched.remove(one)
                 board.end(one.task, error)
-                if not watched:
-                    records.clear()  # so that `submit` raises if nothing can be submitted
-                watched += [_watched(task, records) for task in submit()] if submit else []
+                watched += [_watched(task, records) for task in submit()]
         if watched:
             time.sleep(poll)
 
