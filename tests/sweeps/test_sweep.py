@@ -1,9 +1,12 @@
 """Sweeps: every combination is a run of its own, named by its recipe, and the table is exact."""
 
 import json
+import os
 import shlex
 import shutil
 import statistics
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -306,24 +309,21 @@ def test_a_curve_is_the_mean_over_seeds_at_its_epochs(tmp_path):
 
 
 @pytest.mark.slow
-def test_side_by_side_gives_the_bits_of_one_after_the_other(tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_side_by_side_gives_the_bits_of_one_after_the_other(tmp_path, threads):
     files = {}
-    for at_once in (1, 2):
-        out = tmp_path / str(at_once)
-        found = antipode.sweep(
-            "digits.dcl",
-            {"method.tau": [0.1, 0.3]},
-            out,
-            protocols=["knn20"],
-            overrides=SMALL,
-            at_once=at_once,
-            device="cpu",
-            quiet=True,
+    for at_once in ("1", "2"):
+        out = tmp_path / at_once
+        words = ["sweep", "digits.dcl", "--vary", "method.tau=0.1,0.3", "--protocol", "knn20"]
+        for key, value in SMALL.items():
+            words += ["--set", f"{key}={value}"]
+        words += ["--device", "cpu", "--at-once", at_once, "--out", str(out)]
+        subprocess.run(
+            [sys.executable, "-m", "antipode", *words],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "OMP_NUM_THREADS": threads},
         )
-        assert found.ok
-        files[at_once] = {
-            file.parent.name: file.read_bytes()
-            for file in Path(out).glob("runs/*/backbone.safetensors")
-        }
-    assert len(files[1]) == 2 and files[1] == files[2]
+        found = out.glob("runs/*/backbone.safetensors")
+        files[at_once] = {file.parent.name: file.read_bytes() for file in found}
+    assert len(files["1"]) == 2 and files["1"] == files["2"]
