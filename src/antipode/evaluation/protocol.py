@@ -131,10 +131,11 @@ def has_usual(stored: Collection[str]) -> bool:
     return any(name in stored for name in NEIGHBOURS) or all(name in stored for name in LABEL_FREE)
 
 
-def stored_name(name: str, own: str) -> str:
+def stored_name(name: str, own: str, data: str | None = None) -> str:
     """Return the name of a protocol's score in scores.json, for a run on the data set `own`.
 
-    It has the data set of the protocol if that is another one.
+    It is the name of the protocol, followed by @ and the data set if that is not the run's own:
+    `data`, or that of the protocol.
     """
-    data = known(name).data or own
+    data = data or known(name).data or own
     return name if data == own else f"{name}@{data}"

@@ -16,12 +16,8 @@ from antipode.runs.folder import RunFolder
 
 
 def score_key(planned: PlannedRun, measure: Measure) -> str:
-    """Return the key of a score in scores.json.
-
-    It is the name of the protocol, followed by @ and the data set if that is not the run's own.
-    """
-    data = measure.data or protocol.known(measure.name).data or planned.data
-    return measure.name if data == planned.data else f"{measure.name}@{data}"
+    """Return the key of a score in scores.json."""
+    return protocol.stored_name(measure.name, planned.data, measure.data)
 
 
 def collect(plan: Plan, failed: Collection[Path] = ()) -> tuple[Cells, list[str]]:
