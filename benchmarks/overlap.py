@@ -1,19 +1,17 @@
-"""Show why decoding on the GPU and the training step overlap or not, for `linear` on JPEG files.
+"""Show whether decoding on the GPU and the training step overlap, for `linear` on JPEG files.
 
     python benchmarks/overlap.py --out overlap.json
 
-Three things are recorded while nvJPEG decodes all files:
+- `pairs`: the decoder and the captured step, without a loader, alone and at the same time, with
+  each backend of nvJPEG: the engine for JPEG, and kernels. The decoder runs in a thread of the
+  process of the steps, then in a process of its own, which has another CUDA context.
+- `alone`: the loader without a step, and the use of the GPU's JPEG engines by `nvidia-smi dmon`.
+- `device` and `runtime`: a profiled epoch in which a thread decodes. The first has the kernels and
+  copies, with their number, time and stream, and the second the calls of the CUDA runtime by
+  thread. A call that takes long waits for the step.
 
-- the use of the GPU's JPEG engines that `nvidia-smi dmon` reports, without a step beside them,
-- the kernels and copies of a profiled epoch: their number, time and stream,
-- the calls of the CUDA runtime in that epoch: their number and time, by thread. A call that waits
-  for the whole device, such as cudaFree, makes the decoder wait for all queued steps.
-
-With --lanes 1 2 4, `linear` is then timed with 1, 2 and 4 decoders at the same time, each with a
-thread, a stream and a state of its own for its share of every batch. If the small kernels of
-nvJPEG wait for gaps between those of the step, several decoders wait at the same time.
-
-About 80 seconds on an H200. With --device cpu the same code runs on a few small files.
+About 60 seconds on an H200. With --device cpu the same code runs on a few small files, without
+`pairs`.
 """
 
 import argparse
@@ -21,13 +19,15 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,14 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import evaluate_networks as networks
-from antipode.data import decoders
 from antipode.data.decoders import evaluation_decoder
+from antipode.data.encoded import device_file
 from antipode.data.loader import Loader
-from antipode.data.nvjpeg import NvJpeg
-from antipode.evaluation import linear
+from antipode.data.nvjpeg import BACKENDS, NvJpeg, NvJpegError
+from antipode.evaluation import classifier, linear
 from antipode.evaluation.classifier import augmented
 from antipode.evaluation.task import Task
+from antipode.training.graph import CapturedStep
 from machine import CORES, surroundings
 
 MOST = 25  # rows of each table
@@ -61,46 +62,110 @@ def engines(work: Callable[[], float]) -> dict[str, Any]:
     return result
 
 
-class Lanes:
-    """Decode each batch with several decoders at the same time."""
+class Decoding:
+    """Decode the same files again and again, on a stream with a higher priority than the step's."""
 
-    def __init__(self, device: torch.device, count: int) -> None:
-        self.device = device
-        self.decoders = [NvJpeg(device) for _ in range(count)]
-        self.streams = [torch.cuda.Stream(device, priority=-1) for _ in range(count)]
-        self.pool = ThreadPoolExecutor(count)
+    def __init__(self, source: Any, batch: int, device: torch.device, backend: str) -> None:
+        pairs = [device_file(source, index) for index in range(batch)]
+        self.files = [torch.from_numpy(data.copy()).pin_memory() for data, _ in pairs]
+        self.sides = [sides for _, sides in pairs]
+        self.decoder = NvJpeg(device, (backend,))
+        self.stream = torch.cuda.Stream(device, priority=-1)
+        self.stopped = threading.Event()
+        self.images_per_second = 0.0
+        for _ in range(3):
+            self.once()
 
-    def __call__(
-        self, files: list[torch.Tensor], sides: Sequence[Sequence[int]]
-    ) -> list[torch.Tensor]:
-        caller = torch.cuda.current_stream(self.device)
-        size = -(-len(files) // len(self.decoders))
+    def once(self) -> None:
+        with torch.cuda.stream(self.stream):
+            self.decoder(self.files, self.sides)
+        self.stream.synchronize()
 
-        def part(number: int) -> list[torch.Tensor]:
-            rows = slice(number * size, (number + 1) * size)
-            if not files[rows]:
-                return []
-            stream = self.streams[number]
-            stream.wait_stream(caller)
-            with torch.cuda.stream(stream):
-                images = self.decoders[number](files[rows], sides[rows])
-            for image in images[:1]:  # all images of a decoder are in one block of memory
-                image.record_stream(caller)
-            return images
-
-        futures = [self.pool.submit(part, number) for number in range(len(self.decoders))]
-        wait(futures)
-        for stream in self.streams:
-            caller.wait_stream(stream)
-        return [image for future in futures for image in future.result()]
+    def run(self, seconds: float) -> float:
+        """Decode for some seconds, or until `stopped`; return the images per second."""
+        begin = time.perf_counter()
+        count = 0
+        while time.perf_counter() < begin + seconds and not self.stopped.is_set():
+            self.once()
+            count += len(self.files)
+        self.images_per_second = count / (time.perf_counter() - begin)
+        return self.images_per_second
 
 
-def with_lanes(count: int, size: networks.Size, device: torch.device, folder: Path) -> Any:
-    """Return the speed of `linear` if several decoders share every batch."""
-    if device.type == "cuda":
-        decoder = Lanes(device, count)
-        decoders.device_decoder = lambda _: decoder  # type: ignore[assignment]
-    return networks.measure_linear(size, device, folder, decoder="gpu")
+def captured_step(task: Task, size: networks.Size, batch: int) -> Callable[[], object]:
+    """Return a captured step of `linear` on a batch of views that is ready."""
+    heads = classifier.Heads(1, size.classes, classifier.width(task), std=0.01, seed=0)
+    heads = heads.to(task.device)
+    optimiser = linear._optimiser(linear.MOCO, [*heads.weights, *heads.biases])
+    view = torch.randn(batch, 3, task.size, task.size, device=task.device)
+    ids = torch.arange(batch, device=task.device)
+    features = partial(classifier.embed, task.backbone)
+    learn = classifier.learning(heads, ids % task.classes, features, [optimiser])
+    return partial(CapturedStep(learn, what="the step"), view, ids)
+
+
+def speed_of_steps(step: Callable[[], object], batch: int, seconds: float) -> float:
+    """Return the images per second of steps, of which two are queued at a time."""
+    for _ in range(6):
+        step()
+    torch.cuda.synchronize()
+    stream = torch.cuda.current_stream()
+    begin = time.perf_counter()
+    count = 0
+    while time.perf_counter() < begin + seconds:
+        step()
+        step()
+        stream.synchronize()
+        count += 2 * batch
+    return count / (time.perf_counter() - begin)
+
+
+def side_by_side(
+    task: Task, source: Any, size: networks.Size, folder: Path, seconds: float = 1.5
+) -> dict[str, Any]:
+    """Return the speeds of decoder and step, alone and at the same time, for each backend."""
+    batch = size.batch["linear"]
+    step = captured_step(task, size, batch)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        report: dict[str, Any] = {"step alone": speed_of_steps(step, batch, seconds)}
+        for backend in BACKENDS:
+            try:
+                decoding = Decoding(source, batch, task.device, backend)
+            except (NvJpegError, RuntimeError) as error:
+                report[backend] = str(error)
+                continue
+            row = {"decoder alone": decoding.run(seconds)}
+            thread = threading.Thread(target=decoding.run, args=(60.0,))
+            thread.start()
+            row["step beside it"] = speed_of_steps(step, batch, seconds)
+            decoding.stopped.set()
+            thread.join()
+            row["decoder beside the step"] = decoding.images_per_second
+            report[backend] = row | beside_a_process(step, batch, backend, folder, seconds)
+            print(backend, report[backend], flush=True)
+    return report
+
+
+def beside_a_process(
+    step: Callable[[], object], batch: int, backend: str, folder: Path, seconds: float
+) -> dict[str, float]:
+    """Return the speeds of the step and of a decoder in another process, at the same time."""
+    command = [sys.executable, __file__, "--decode", str(folder), backend, str(seconds + 2)]
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert other.stdout
+    other.stdout.readline()  # it has begun
+    speed = speed_of_steps(step, batch, seconds)
+    text = other.communicate(timeout=60)[0].split()
+    return {"step beside a process": speed, "decoder in a process": float(text[-1])}
+
+
+def decode_files(folder: Path, backend: str, seconds: float) -> None:
+    """Decode in this process for some seconds, and print the images per second."""
+    size = networks.FULL
+    source = networks.photographs(folder, size)
+    decoding = Decoding(source, size.batch["linear"], torch.device("cuda"), backend)
+    print("began", flush=True)
+    print(decoding.run(seconds), flush=True)
 
 
 def loader_alone(task: Task, source: Any, batch: int) -> float:
@@ -164,9 +229,12 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--decoder", default="gpu", choices=["cpu", "gpu", "both"])
-    parser.add_argument("--lanes", type=int, nargs="*", default=[1, 2, 4], help="see above")
     parser.add_argument("--out", type=Path, help="the JSON file to write")
+    parser.add_argument("--decode", nargs=3, help=argparse.SUPPRESS)  # folder, backend, seconds
     args = parser.parse_args()
+    if args.decode:
+        decode_files(Path(args.decode[0]), args.decode[1], float(args.decode[2]))
+        return
     os.environ["ANTIPODE_DECODER"] = args.decoder
     torch.set_num_threads(CORES if args.device == "cuda" else 1)
     device = torch.device(args.device)
@@ -180,18 +248,15 @@ def main() -> None:
         def epoch() -> object:
             return linear.trained(task, settings, source, settings.rates)
 
-        alone = engines(lambda: loader_alone(task, source, batch))
+        report = {"surroundings": surroundings("torch")}
+        if args.device == "cuda":
+            report["pairs"] = side_by_side(task, source, size, Path(folder) / "photographs")
+        report["alone"] = engines(lambda: loader_alone(task, source, batch))
+        NvJpeg.apart = False  # the profiler sees one process
         epoch()
-        report = {"surroundings": surroundings("torch"), "alone": alone}
         report |= events_of(epoch, args.device == "cuda")
-        report["lanes"] = {}
-        for count in (0, *args.lanes):
-            if count:
-                found = with_lanes(count, size, device, Path(folder))
-                report["lanes"][count] = found
-                print(count, found, flush=True)
-            if args.out:
-                args.out.write_text(json.dumps(report, indent=1) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report, indent=1))
 
 
