@@ -49,6 +49,7 @@ class Cutter:
         table = np.concatenate([rows.table for rows in pending])
         boxes = torch.from_numpy(np.concatenate([rows.boxes for rows in pending], 1))
         place({row: files[row] for row in np.flatnonzero(table[:, 2] == 0).tolist()}, crops)
+        boxes = boxes.to(self.device, non_blocking=True)
         refused: list[int] = []
         for group in _groups(table):
             images = self._decoded([files[row] for row in group], table[group, 2:])
@@ -60,9 +61,6 @@ class Cutter:
             refused += sorted({*group} - {*kept})
         wait(self.device)
         return refused
-
-    def close(self) -> None:
-        """Do nothing: what this needs is freed with it."""
 
     def _decoded(self, files: list[Tensor], sides: Any) -> list[Tensor | None]:
         """Decode some files; None for those that the device cannot decode."""
@@ -84,18 +82,21 @@ class Cutter:
     def _cut(
         self, images: list[Tensor], rows: list[int], boxes: Tensor, crops: list[Tensor]
     ) -> None:
-        """Cut all views of some images and write them to their rows of the crops."""
+        """Cut all views of some images and write them to their rows of the crops.
+
+        The host does not wait: beside another process, each time costs part of a millisecond.
+        """
         if not rows:
             return
         flat, firsts = _together(images)
         places = [(at, *image.shape[1:]) for at, image in zip(firsts, images, strict=True)]
-        moved = torch.tensor(places).to(self.device)
-        chosen = boxes[:, rows].to(self.device)
+        moved = torch.tensor(places).to(self.device, non_blocking=True)
         every = len(rows) == len(crops[0])
-        index = torch.tensor(rows).to(self.device)
+        index = torch.tensor(rows).to(self.device, non_blocking=True)
         for view, target in enumerate(crops):
             out = target if every else torch.empty_like(target[: len(rows)])
-            crop_flat(flat, moved, chosen[view], out, cubic=self.cubic[view])
+            chosen = boxes[view] if every else boxes[view].index_select(0, index)
+            crop_flat(flat, moved, chosen, out, cubic=self.cubic[view])
             if not every:
                 target.index_copy_(0, index, out)
 

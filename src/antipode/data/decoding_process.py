@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from contextlib import nullcontext, suppress
 from multiprocessing.connection import Connection
@@ -29,50 +30,47 @@ from antipode.data.encoded import Rows, Slots
 from antipode.data.workers import pinned
 
 START = "import sys; from antipode.data import decoding_process as it; it.serve(*sys.argv[1:])"
+LANES = 2  # batches that are decoded at the same time
 PATIENCE = 120  # seconds in which the process must have started
 PRIORITY = -1  # of its stream; it counts only if processes share a context (MPS)
 
 
 class Apart:
-    """A `Cutter` in a process of its own, with the same methods."""
+    """A process with cutters.
+
+    Its `lanes` have the methods of a `Cutter`, and may work at the same time in different threads.
+    """
 
     def __init__(self, cutter: Cutter) -> None:
         memory = cutter.slots.descriptor
         if memory is None:
             raise OSError("this system has no memory that is shared by a file descriptor")
-        ours, theirs = socket.socketpair()
-        with theirs:
-            ends = (theirs.fileno(), memory)
-            command = [sys.executable, "-P", "-c", START, *map(str, ends)]
-            paths = os.pathsep.join(path for path in sys.path if path)
+        pairs = [socket.socketpair() for _ in range(LANES)]
+        ends = [memory, *(theirs.fileno() for _, theirs in pairs)]
+        command = [sys.executable, "-P", "-c", START, *map(str, ends)]
+        paths = os.pathsep.join(path for path in sys.path if path)
+        try:
             self.process = subprocess.Popen(
                 command, pass_fds=ends, env=os.environ | {"PYTHONPATH": paths}
             )
-        self.link = Connection(ours.detach())
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
+        self.lanes = [Lane(self.process, Connection(ours.detach())) for ours, _ in pairs]
         try:
-            self.link.send_bytes(multiprocessing.current_process().authkey)
-            self.link.send(cutter.device)
-            size = (cutter.slots.count, cutter.slots.size)
-            self.link.send((*size, cutter.decode, cutter.cubic, cutter.sets))
-            if not self.link.poll(PATIENCE):
-                raise TimeoutError(f"it did not start within {PATIENCE} seconds")
-            self._answer()
+            for lane in self.lanes:
+                lane.begin(cutter)
+            for lane in self.lanes:
+                lane.wait_for_start()
         except BaseException:
             self.process.kill()
             self.close()
             raise
 
-    def fill(self, turn: int, pending: list[Rows]) -> list[int]:
-        """Write the crops of a step to a set, see `Cutter.fill`."""
-        try:
-            self.link.send((turn, pending))
-        except OSError:  # it has ended; the answer tells more
-            pass
-        return list(self._answer())
-
     def close(self) -> None:
         """End the process."""
-        self.link.close()
+        for lane in self.lanes:
+            lane.link.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
         self.process.kill()
@@ -80,6 +78,34 @@ class Apart:
         cuda: Any = torch.cuda
         if cuda.is_initialized():
             cuda.ipc_collect()  # memory that was shared can be used again
+
+
+class Lane:
+    """A cutter in another process, which answers over a socket."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", link: Connection) -> None:
+        self.process = process
+        self.link = link
+
+    def begin(self, cutter: Cutter) -> None:
+        """Send what the process needs."""
+        size = (cutter.slots.count, cutter.slots.size)
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended; see `_answer`
+            self.link.send_bytes(multiprocessing.current_process().authkey)
+            self.link.send(cutter.device)
+            self.link.send((*size, cutter.decode, cutter.cubic, cutter.sets))
+
+    def wait_for_start(self) -> None:
+        """Wait until the process can cut."""
+        if not self.link.poll(PATIENCE):
+            raise TimeoutError(f"it did not start within {PATIENCE} seconds")
+        self._answer()
+
+    def fill(self, turn: int, pending: list[Rows]) -> list[int]:
+        """Write the crops of a step to a set, see `Cutter.fill`."""
+        with suppress(OSError):  # it has ended; the answer tells more
+            self.link.send((turn, pending))
+        return list(self._answer())
 
     def _answer(self) -> Any:
         """Return what the process answers, or raise its error."""
@@ -94,10 +120,10 @@ class Apart:
         return answer
 
 
-def apart(cutter: Cutter) -> Cutter | Apart:
-    """Return a cutter in a process of its own, or with a warning the same one if that fails."""
+def apart(cutter: Cutter) -> Apart | None:
+    """Return a process with such cutters, or None if the decoder or the system does not suit."""
     if not getattr(cutter.decode, "apart", False):
-        return cutter
+        return None
     try:
         return Apart(cutter)
     except Exception as error:
@@ -106,20 +132,31 @@ def apart(cutter: Cutter) -> Cutter | Apart:
             f"of its own failed: {error}",
             stacklevel=2,
         )
-        return cutter
+        return None
 
 
-def serve(link: str, memory: str) -> None:
-    """Answer the requests that come over a socket, until the main process closes it.
+def serve(memory: str, *links: str) -> None:
+    """Answer the requests that come over sockets, until the main process closes them.
 
     Args:
-        link: the file descriptor of the socket.
-        memory: that of the files.
+        memory: the file descriptor of the files.
+        links: those of the sockets.
     """
     # The main process decides when to stop: it may have to write a checkpoint first.
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
-    requests = Connection(int(link))
+    lanes = [
+        threading.Thread(target=_serve, args=(Connection(int(link)), os.dup(int(memory))))
+        for link in links
+    ]
+    for lane in lanes:
+        lane.start()
+    for lane in lanes:
+        lane.join()
+
+
+def _serve(requests: Connection, memory: int) -> None:
+    """Answer the requests that come over one socket."""
     with suppress(EOFError, ConnectionError):
         multiprocessing.current_process().authkey = requests.recv_bytes()
         try:
@@ -127,7 +164,7 @@ def serve(link: str, memory: str) -> None:
             if device.type == "cuda":
                 torch.cuda.set_device(device)
             count, size, decode, cubic, sets = requests.recv()
-            cutter = Cutter(decode, Slots(count, size, int(memory)), cubic, sets)
+            cutter = Cutter(decode, Slots(count, size, memory), cubic, sets)
             requests.send(None)
         except Exception as error:
             _send_error(requests, error)

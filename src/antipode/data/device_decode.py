@@ -9,9 +9,13 @@ own, beside the step.
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
 from functools import cache
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -21,11 +25,11 @@ from torch import Tensor
 from antipode import rng
 from antipode.data.chunks import uniforms
 from antipode.data.cutting import Cutter, Decode, place, wait
-from antipode.data.decoding_process import apart
+from antipode.data.decoding_process import LANES, apart
 from antipode.data.encoded import Encoded, Rows, crops_of
 from antipode.data.sources.source import Skip
 
-SETS = 3  # batches that may exist on the device: one in use, one ready, one being made
+SETS = 2  # batches that exist on the device beside those being made: one in use, one ready
 THREAD = "decoding on the device"
 
 
@@ -74,24 +78,27 @@ class DeviceCrops:
         self.seed = dataset.seed
         self.count = count  # N
         self.device = device
-        self.lane = _Lane(device)
+        lanes = LANES if getattr(decode, "apart", False) else 1
+        self.lane = _Lane(device, SETS + lanes)
         shapes = [(count, self.source.channels, side, side) for side in self.views.sizes]
-        ids = torch.empty(SETS, 2, count, dtype=torch.int64, device=device)
+        ids = torch.empty(SETS + lanes, 2, count, dtype=torch.int64, device=device)
         self.ids = [[*pair] for pair in ids]
         self.crops = [
             [torch.empty(shape, dtype=torch.uint8, device=device) for shape in shapes]
-            for _ in range(SETS)
+            for _ in range(SETS + lanes)
         ]
         self.lane.follow()
         cubic = [self.views.cubic(view) for view in range(len(shapes))]
-        self.cutter = apart(Cutter(decode, dataset.slots, cubic, self.crops))
+        cutter = Cutter(decode, dataset.slots, cubic, self.crops)
+        self.process = apart(cutter)
+        self.cutters: list[Any] = self.process.lanes if self.process else [cutter]
         self.closed = False
         self.free: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self.ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def made(self, chunks: Iterator[Rows]) -> Generator[Any, None, None]:
         """Yield the batches of all steps, and the failures of each to `source`."""
-        for turn in range(SETS):
+        for turn in range(len(self.crops)):
             self.free.put(turn)
         thread = threading.Thread(target=self._work, args=(chunks,), name=THREAD, daemon=True)
         thread.start()
@@ -99,8 +106,8 @@ class DeviceCrops:
             while (item := self.ready.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
-                turn, step, epoch, failures = item
-                self.source.report_failures(failures)
+                turn, step, epoch, filling = item
+                self.source.report_failures(filling.result())
                 yield step, epoch, *self.lane.entered(turn, self.ids[turn] + self.crops[turn])
                 self.lane.leave(turn)
                 self.free.put(turn)
@@ -108,24 +115,27 @@ class DeviceCrops:
             self.closed = True
             self.free.put(None)
             thread.join()
-            self.cutter.close()
+            if self.process:
+                self.process.close()
 
     def _work(self, chunks: Iterator[Rows]) -> None:
         """Make batches until the chunks end or the main thread has closed."""
+        filling: deque[Future[list[Skip]]] = deque()
+        count = len(self.cutters)
         try:
-            with self.lane.running():
-                while (turn := self.free.get()) is not None and not self.closed:
-                    pending = self._chunks_of_step(chunks)
-                    if not pending:
+            with ThreadPoolExecutor(count, THREAD) as pool:
+                for cutter in cycle(self.cutters):
+                    if (turn := self.free.get()) is None or self.closed:
                         break
-                    self.lane.reuse(turn)
-                    failures = self._fill(turn, pending)
-                    self.lane.done(turn)
-                    self.ready.put((turn, pending[0].step, pending[0].epoch, failures))
+                    # workers may overwrite the files of all steps but the last `count - 1`
+                    if len(filling) == count:
+                        wait_for([filling.popleft()])
+                    if not (pending := self._chunks_of_step(chunks)):
+                        break
+                    filling.append(pool.submit(self._fill, cutter, turn, pending))
+                    self.ready.put((turn, pending[0].step, pending[0].epoch, filling[-1]))
             self.ready.put(None)
         except BaseException as error:  # raised again in the main thread
-            with suppress(RuntimeError):  # copies from the files' memory may be under way
-                wait(self.device)
             self.ready.put(error)
 
     def _chunks_of_step(self, chunks: Iterator[Rows]) -> list[Rows]:
@@ -137,19 +147,29 @@ class DeviceCrops:
             missing -= len(chunk.image_ids)
         return pending
 
-    def _fill(self, turn: int, pending: list[Rows]) -> list[Skip]:
+    def _fill(self, cutter: Any, turn: int, pending: list[Rows]) -> list[Skip]:
+        """Make the batch of a step; return images that were broken."""
+        with self.lane.running():
+            self.lane.reuse(turn)
+            try:
+                failures = self._write(cutter, turn, pending)
+            finally:
+                wait(self.device)  # copies from the files' memory may be under way
+            self.lane.done(turn)
+        return failures
+
+    def _write(self, cutter: Any, turn: int, pending: list[Rows]) -> list[Skip]:
         """Write ids and crops of a step to the buffers; return images that were broken."""
         failures = [skip for rows in pending for skip in rows.failures]
         planned = torch.from_numpy(np.concatenate([rows.planned_ids for rows in pending]))
         ids = torch.from_numpy(np.concatenate([rows.image_ids for rows in pending]))
-        for row in self.cutter.fill(turn, pending):
+        for row in cutter.fill(turn, pending):
             at, data, skips = self._read(int(planned[row]), pending[0].epoch)
             place({row: data}, self.crops[turn])
             ids[row] = at
             failures += skips
         for buffer, values in zip(self.ids[turn], (planned, ids), strict=True):
             buffer.copy_(values)
-        wait(self.device)
         return failures
 
     def _read(self, planned_id: int, epoch: int) -> tuple[int, Tensor, list[Skip]]:
@@ -166,15 +186,15 @@ class _Lane:
     On a CPU there is no stream, and all methods do nothing.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, turns: int) -> None:
         self.device = device
         self.on_gpu = device.type == "cuda"
         cuda: Any = torch.cuda
         if self.on_gpu:
             # a higher priority than the step's: small kernels between those of the step
             self.stream = cuda.Stream(device, priority=-1)
-            self.made = [cuda.Event() for _ in range(SETS)]
-            self.used = [cuda.Event(blocking=True) for _ in range(SETS)]
+            self.made = [cuda.Event() for _ in range(turns)]
+            self.used = [cuda.Event(blocking=True) for _ in range(turns)]
 
     def running(self) -> Any:
         """Return a context in which work goes to the stream."""
