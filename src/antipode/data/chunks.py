@@ -27,7 +27,7 @@ class Maker(Protocol):
     count: int
     slots: int
     sizes: list[int]  # the side S of each view
-    boxed: bool  # every view begins with a random crop, so `boxes` and `flat.crop_flat` do
+    boxed: bool  # every view begins with a random crop, so `boxes` and `cut_flat` can make it
 
     def apply(self, images: Tensor, uniforms: Tensor) -> list[Tensor]:
         """Return V views (N,C,S,S) of uint8 images (N,C,H,W) from uniforms (N,V,U)."""
@@ -40,6 +40,9 @@ class Maker(Protocol):
 
     def boxes(self, uniforms: Tensor, sides: Tensor) -> Tensor:
         """Return (V,n,6) the boxes and flips of images with sides (n,2), from uniforms (n,V,U)."""
+
+    def cut_flat(self, view: int, flat: Tensor, places: Tensor, boxes: Tensor, out: Tensor) -> None:
+        """Write the crops (n,C,S,S) of one view, see `views.flat.crop_flat`."""
 
     def cubic(self, view: int) -> bool:
         """Return True if the crops of a view are interpolated bicubically."""

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from antipode.data.chunks import Maker
-from antipode.data.cutting import Decode
+from antipode.data.device_decode import Decode
 from antipode.data.encoded import suits
 from antipode.data.nvjpeg import NvJpeg, NvJpegError
 from antipode.data.sources.source import Decoded, Source

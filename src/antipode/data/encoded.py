@@ -9,8 +9,6 @@ the same happens to a random quarter of the images.
 
 import math
 import mmap
-import os
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -53,21 +51,12 @@ class Rows(NamedTuple):
 
 
 class Slots:
-    """Memory for the files of several chunks, which processes share.
+    """Memory for the files of several chunks, which forked workers share with the main process."""
 
-    Forked workers inherit it. Others open it by its file descriptor, where the system has such
-    memory. It is not in /dev/shm, which is small in many containers.
-    """
-
-    def __init__(self, count: int, size: int, descriptor: int | None = None) -> None:
+    def __init__(self, count: int, size: int) -> None:
         self.count = count
-        self.size = size
-        self.descriptor = _descriptor(count * size) if descriptor is None else descriptor
-        where = -1 if self.descriptor is None else self.descriptor
-        self.flat = torch.frombuffer(mmap.mmap(where, count * size), dtype=torch.uint8)
+        self.flat = torch.frombuffer(mmap.mmap(-1, count * size), dtype=torch.uint8)
         self.bytes = self.flat.view(count, size)
-        if self.descriptor is not None:
-            weakref.finalize(self, os.close, self.descriptor)
 
     def take(self, rows: Rows) -> list[Tensor]:
         """Return the bytes uint8 (L,) of each image of a chunk."""
@@ -76,18 +65,6 @@ class Slots:
         for row, data in rows.rest.items():
             kept[row] = torch.from_numpy(data)
         return kept
-
-
-def _descriptor(size: int) -> int | None:
-    """Return a file descriptor of new memory, or None if the system has none."""
-    if not hasattr(os, "memfd_create"):  # Linux has it
-        return None
-    try:
-        descriptor = os.memfd_create("antipode")
-    except OSError:  # forbidden in this container
-        return None
-    os.ftruncate(descriptor, size)
-    return descriptor
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from antipode import rng
 from antipode.data.chunks import Centres, Chunk, Crops, Maker, uniforms
-from antipode.data.cutting import Decode
-from antipode.data.device_decode import DeviceCrops, side_stream
+from antipode.data.device_decode import Decode, DeviceCrops, side_stream
 from antipode.data.encoded import Encoded, slots_for
 from antipode.data.reduced import cut_reduced
 from antipode.data.sources.source import Decoded, Memory, Source

@@ -10,7 +10,7 @@ The library comes with torchvision, with NVIDIA's packages, or with the CUDA too
 import ctypes
 import ctypes.util
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# nvjpegBackend_t, the fastest first: the engine for JPEG; kernels, also for Huffman codes
-BACKENDS = {"hardware": 3, "gpu-hybrid": 2}
+HARDWARE, GPU_HYBRID = 3, 2  # nvjpegBackend_t: the engine for JPEG; kernels, also for Huffman codes
 PLANES = 3  # nvjpegOutputFormat_t: RGB, one plane after the other
 ALIGNED = 512  # bytes; where an image may begin
 DAMAGED = (3, 4, 10)  # nvjpegStatus_t: a bad, unsupported or incomplete file
@@ -36,24 +35,17 @@ class NvJpeg:
 
     The files uint8 (L,) are in host memory and must not change until the stream has done the work.
     Raises RuntimeError if one of the files cannot be decoded, and NvJpegError for other failures.
-    A pickled decoder creates its own state on the same device.
     """
 
-    apart = True  # decodes in a process of its own beside training, see `decoding_process`
-
-    def __init__(self, device: torch.device, backends: Iterable[str] = BACKENDS) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.backends = tuple(backends)
         self.lock = threading.Lock()
         self.batch = 0  # the batch size for which the state was initialised
         self.kept: tuple[Any, ...] = ()
         self.state = ctypes.c_void_p()
         with torch.cuda.device(device):
-            self.library, self.handle, self.backend = _created(self.backends)
+            self.library, self.handle = _created()
             self._call("nvjpegJpegStateCreate", ctypes.byref(self.state))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.device, self.backends)
 
     def __call__(self, files: list[Tensor], sides: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the images of some files, whose sides are (height, width)."""
@@ -93,14 +85,13 @@ class NvJpeg:
         _check(name, getattr(self.library, name)(self.handle, *arguments))
 
 
-def _created(backends: Iterable[str]) -> tuple[Any, ctypes.c_void_p, str]:
-    """Return the first library that works on the current device, its handle and its backend."""
+def _created() -> tuple[Any, ctypes.c_void_p]:
+    """Return the first library that works on the current device, and a handle of it."""
     for library in _libraries():
-        for name in backends:
+        for backend in (HARDWARE, GPU_HYBRID):
             handle = ctypes.c_void_p()
-            code = BACKENDS[name]
-            if not library.nvjpegCreateEx(code, None, None, 0, ctypes.byref(handle)):
-                return library, handle, name
+            if not library.nvjpegCreateEx(backend, None, None, 0, ctypes.byref(handle)):
+                return library, handle
     raise NvJpegError("no libnvjpeg that works on this device was found")
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from antipode import dist
-from antipode.data.cutting import Decode
 from antipode.data.decoders import ON_DEVICE, device_decoder, has_engine
+from antipode.data.device_decode import Decode
 from antipode.data.encoded import suits
 from antipode.data.sources.source import Decoded
 from antipode.data.sources.splits import Splits

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from antipode.data.sources.splits import IMAGENET_MEAN, IMAGENET_STD
 from antipode.data.views.compute import compute
+from antipode.data.views.flat import crop_flat
 from antipode.data.views.operation import Blur, Centre, Crop
 from antipode.data.views.policy import View, policies
 from antipode.limits import LIMITS, check_limit
@@ -220,6 +221,10 @@ class Views(nn.Module):
             boxes, *flips = crop.draw(uniforms[:, index, : crop.slots], *sides.T)
             rows.append(torch.cat([boxes, *(flip[:, None] for flip in flips)], 1))
         return torch.stack(rows)
+
+    def cut_flat(self, view: int, flat: Tensor, places: Tensor, boxes: Tensor, out: Tensor) -> None:
+        """Write the crops of one view to `out` uint8 (n,C,S,S), see `flat.crop_flat`."""
+        crop_flat(flat, places, boxes, out, cubic=self.cubic(view))
 
     def cubic(self, view: int) -> bool:
         """Return True if the crops of a view are interpolated bicubically."""
