@@ -12,7 +12,6 @@
 | detect-voc, detect-coco, segment-coco | 300 iterations of fine-tuning on drawn scenes |
 | linear, semi-10 | training on JPEG files at 224 px, as a share of the bare step |
 | linear-gpu, linear-both | the same for `linear`, if the GPU decodes all or most of the files |
-| linear-thread | the same as linear-gpu, but nvJPEG has no process of its own |
 | linear-pack | the same for `linear` from a pack of 256 px pixels |
 
 The features are correlated and non-negative, as those of a ResNet. logistic and knn are also
@@ -148,7 +147,7 @@ def parts(device: torch.device, folder: Path, smoke: bool) -> dict[str, Callable
     for name in networks.DETECTORS:
         result[name] = lambda name=name: networks.measure_detector(name, size, device, folder)
     result["linear"] = lambda: networks.measure_linear(size, device, folder)
-    for where in ("gpu", "both", "thread"):
+    for where in ("gpu", "both"):
         result[f"linear-{where}"] = lambda where=where: networks.measure_linear(
             size, device, folder, decoder=where
         )

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from antipode.data.nvjpeg import NvJpeg
 from antipode.data.sources import packed
 from antipode.data.sources.annotated import Detection, Thing
 from antipode.data.sources.catalog import load
@@ -268,11 +267,9 @@ def measure_linear(
 ) -> Report:
     """Measure MoCo's linear evaluation on JPEG files, or on a pack of their pixels.
 
-    `decoder` says who decodes the files: cpu, gpu, both, or thread for the GPU without a process of
-    its own.
+    `decoder` says who decodes the files: cpu, gpu or both.
     """
-    NvJpeg.apart = decoder != "thread"
-    os.environ["ANTIPODE_DECODER"] = decoder.replace("thread", "gpu")
+    os.environ["ANTIPODE_DECODER"] = decoder
     source = photographs(folder / "photographs", size)
     if from_pack:
         source = pixel_pack(folder, size)

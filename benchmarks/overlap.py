@@ -5,13 +5,16 @@
 - `pairs`: the decoder and the captured step, without a loader, alone and at the same time, with
   each backend of nvJPEG: the engine for JPEG, and kernels. The decoder runs in a thread of the
   process of the steps, then in a process of its own, which has another CUDA context.
+- `memory`: the decoder without a step, with the same files again and again in memory that CUDA has
+  allocated (`own`), or with the files of many batches in memory as that of the loader (`slots`).
 - `alone`: the loader without a step, and the use of the GPU's JPEG engines by `nvidia-smi dmon`.
+- `times`: in milliseconds per call, what the loader's thread does beside the steps.
 - `device` and `runtime`: a profiled epoch in which a thread decodes. The first has the kernels and
   copies, with their number, time and stream, and the second the calls of the CUDA runtime by
   thread. A call that takes long waits for the step.
 
 About 60 seconds on an H200. With --device cpu the same code runs on a few small files, without
-`pairs`.
+`pairs` and `memory`.
 """
 
 import argparse
@@ -24,21 +27,25 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 import evaluate_networks as networks
 from antipode.data.decoders import evaluation_decoder
-from antipode.data.encoded import device_file
+from antipode.data.device_decode import DeviceCrops
+from antipode.data.encoded import Encoded, device_file, slots_for
 from antipode.data.loader import Loader
 from antipode.data.nvjpeg import BACKENDS, NvJpeg, NvJpegError
+from antipode.data.workers import AHEAD, pinned
 from antipode.evaluation import classifier, linear
 from antipode.evaluation.classifier import augmented
 from antipode.evaluation.task import Task
@@ -47,6 +54,14 @@ from machine import CORES, surroundings
 
 MOST = 25  # rows of each table
 SECONDS = 6  # of the loader alone
+TIMED = [  # what the loader's thread does, and parts of it
+    (DeviceCrops, "_chunks_of_step"),
+    (DeviceCrops, "_fill"),
+    (DeviceCrops, "_decoded"),
+    (DeviceCrops, "_cut"),
+    (NvJpeg, "_call"),
+]
+Files = tuple[list[torch.Tensor], list[Any]]  # and their sides
 
 
 def engines(work: Callable[[], float]) -> dict[str, Any]:
@@ -65,31 +80,81 @@ def engines(work: Callable[[], float]) -> dict[str, Any]:
 class Decoding:
     """Decode the same files again and again, on a stream with a higher priority than the step's."""
 
-    def __init__(self, source: Any, batch: int, device: torch.device, backend: str) -> None:
-        pairs = [device_file(source, index) for index in range(batch)]
-        self.files = [torch.from_numpy(data.copy()).pin_memory() for data, _ in pairs]
-        self.sides = [sides for _, sides in pairs]
+    def __init__(self, batches: list[Files], device: torch.device, backend: str) -> None:
+        self.batches = batches
         self.decoder = NvJpeg(device, (backend,))
         self.stream = torch.cuda.Stream(device, priority=-1)
         self.stopped = threading.Event()
         self.images_per_second = 0.0
-        for _ in range(3):
-            self.once()
+        for number in range(3):
+            self.once(number)
 
-    def once(self) -> None:
+    def once(self, number: int) -> int:
+        files, sides = self.batches[number % len(self.batches)]
         with torch.cuda.stream(self.stream):
-            self.decoder(self.files, self.sides)
+            self.decoder(files, sides)
         self.stream.synchronize()
+        return len(files)
 
     def run(self, seconds: float) -> float:
         """Decode for some seconds, or until `stopped`; return the images per second."""
         begin = time.perf_counter()
-        count = 0
+        count = number = 0
         while time.perf_counter() < begin + seconds and not self.stopped.is_set():
-            self.once()
-            count += len(self.files)
+            count += self.once(number)
+            number += 1
         self.images_per_second = count / (time.perf_counter() - begin)
         return self.images_per_second
+
+
+def own_memory(source: Any, batch: int) -> list[Files]:
+    """Return the files of one batch, each in pinned memory that CUDA has allocated."""
+    pairs = [device_file(source, index) for index in range(batch)]
+    files = [torch.from_numpy(data.copy()).pin_memory() for data, _ in pairs]
+    return [(files, [sides for _, sides in pairs])]
+
+
+@contextmanager
+def slots(task: Task, source: Any, batch: int) -> Iterator[list[Files]]:
+    """Yield the files of several batches in memory as that of the loader."""
+    views = augmented(task.eval_view)
+    memory, size = slots_for(source, views, batch, AHEAD * CORES)
+    dataset = Encoded(source, views, 0, memory)
+    batches = []
+    per_batch = batch // size
+    for first in range(0, memory.count - per_batch + 1, per_batch):
+        numbers = range(first, first + per_batch)
+        chunks = [dataset[0, 0, n, torch.arange(n * size, (n + 1) * size)] for n in numbers]
+        files = [data for rows in chunks for data in memory.take(rows)]
+        batches.append((files, [sides for rows in chunks for sides in rows.table[:, 2:].tolist()]))
+    with pinned(memory.flat, task.device):
+        yield batches
+
+
+def by_memory(task: Task, source: Any, batch: int, seconds: float = 1.5) -> dict[str, float]:
+    """Return the speed of the decoder for files in both kinds of memory."""
+    own = Decoding(own_memory(source, batch), task.device, "hardware").run(seconds)
+    with slots(task, source, batch) as batches:
+        shared = Decoding(batches, task.device, "hardware").run(seconds)
+    return {"own": own, "slots": shared}
+
+
+def times_of(work: Callable[[], object]) -> dict[str, Any]:
+    """Return the mean milliseconds and the number of calls of what the loader's thread does."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    with ExitStack() as stack:
+        for owner, name in TIMED:
+            plain = getattr(owner, name)
+
+            def timed(*args: Any, plain: Any = plain, name: str = name) -> Any:
+                begin = time.perf_counter()
+                result = plain(*args)
+                seconds[name].append(time.perf_counter() - begin)
+                return result
+
+            stack.enter_context(patch.object(owner, name, timed))
+        work()
+    return {name: [1e3 * fmean(some), len(some)] for name, some in seconds.items()}
 
 
 def captured_step(task: Task, size: networks.Size, batch: int) -> Callable[[], object]:
@@ -130,7 +195,7 @@ def side_by_side(
         report: dict[str, Any] = {"step alone": speed_of_steps(step, batch, seconds)}
         for backend in BACKENDS:
             try:
-                decoding = Decoding(source, batch, task.device, backend)
+                decoding = Decoding(own_memory(source, batch), task.device, backend)
             except (NvJpegError, RuntimeError) as error:
                 report[backend] = str(error)
                 continue
@@ -163,7 +228,8 @@ def decode_files(folder: Path, backend: str, seconds: float) -> None:
     """Decode in this process for some seconds, and print the images per second."""
     size = networks.FULL
     source = networks.photographs(folder, size)
-    decoding = Decoding(source, size.batch["linear"], torch.device("cuda"), backend)
+    files = own_memory(source, size.batch["linear"])
+    decoding = Decoding(files, torch.device("cuda"), backend)
     print("began", flush=True)
     print(decoding.run(seconds), flush=True)
 
@@ -250,10 +316,12 @@ def main() -> None:
 
         report = {"surroundings": surroundings("torch")}
         if args.device == "cuda":
+            report["memory"] = by_memory(task, source, batch)
+            print(report["memory"], flush=True)
             report["pairs"] = side_by_side(task, source, size, Path(folder) / "photographs")
         report["alone"] = engines(lambda: loader_alone(task, source, batch))
-        NvJpeg.apart = False  # the profiler sees one process
         epoch()
+        report["times"] = times_of(epoch)
         report |= events_of(epoch, args.device == "cuda")
     if args.out:
         args.out.write_text(json.dumps(report, indent=1) + "\n")

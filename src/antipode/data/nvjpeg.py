@@ -10,7 +10,7 @@ The library comes with torchvision, with NVIDIA's packages, or with the CUDA too
 import ctypes
 import ctypes.util
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-HARDWARE, GPU_HYBRID = 3, 2  # nvjpegBackend_t: the engine for JPEG; kernels, also for Huffman codes
+# nvjpegBackend_t, the fastest first: the engine for JPEG; kernels, also for Huffman codes
+BACKENDS = {"hardware": 3, "gpu-hybrid": 2}
 PLANES = 3  # nvjpegOutputFormat_t: RGB, one plane after the other
 ALIGNED = 512  # bytes; where an image may begin
 DAMAGED = (3, 4, 10)  # nvjpegStatus_t: a bad, unsupported or incomplete file
@@ -37,14 +38,14 @@ class NvJpeg:
     Raises RuntimeError if one of the files cannot be decoded, and NvJpegError for other failures.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, backends: Iterable[str] = BACKENDS) -> None:
         self.device = device
         self.lock = threading.Lock()
         self.batch = 0  # the batch size for which the state was initialised
         self.kept: tuple[Any, ...] = ()
         self.state = ctypes.c_void_p()
         with torch.cuda.device(device):
-            self.library, self.handle = _created()
+            self.library, self.handle = _created(backends)
             self._call("nvjpegJpegStateCreate", ctypes.byref(self.state))
 
     def __call__(self, files: list[Tensor], sides: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -85,12 +86,12 @@ class NvJpeg:
         _check(name, getattr(self.library, name)(self.handle, *arguments))
 
 
-def _created() -> tuple[Any, ctypes.c_void_p]:
+def _created(backends: Iterable[str]) -> tuple[Any, ctypes.c_void_p]:
     """Return the first library that works on the current device, and a handle of it."""
     for library in _libraries():
-        for backend in (HARDWARE, GPU_HYBRID):
+        for name in backends:
             handle = ctypes.c_void_p()
-            if not library.nvjpegCreateEx(backend, None, None, 0, ctypes.byref(handle)):
+            if not library.nvjpegCreateEx(BACKENDS[name], None, None, 0, ctypes.byref(handle)):
                 return library, handle
     raise NvJpegError("no libnvjpeg that works on this device was found")
 
