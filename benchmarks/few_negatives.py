@@ -267,20 +267,21 @@ def compare(
 
     z (N,D) are its projections and keys (N,D) are unit vectors.
     """
-    alone = [Estimate(name, k, len(z), TAU, ALPHA) for name in ("all", way)]  # type: ignore[arg-type]
+    every = Estimate("all", k, len(z), TAU, ALPHA)
+    some = Estimate(way, k, len(z), TAU, ALPHA)
     first = rng.key(0, "few negatives", device=z.device)
-    whole = embedding_gradient(alone[0], z, keys, ids, first)
+    whole = embedding_gradient(every, z, keys, ids, first)
     draws = torch.stack(
-        [embedding_gradient(alone[1], z, keys, ids, rng.fold(first, n)) for n in range(DRAWS)]
+        [embedding_gradient(some, z, keys, ids, rng.fold(first, n)) for n in range(DRAWS)]
     )
     mean = draws.mean(0)
     flat = draws.flatten(1)
     out = {"projections": Sample(whole.flatten(), mean.flatten(), variance(flat), DRAWS)}
     if weights:
         # a mean of gradients goes back to the weights in one pass, because this is linear
-        some = torch.stack([backward(z, weights, draw) for draw in draws[:BACKWARDS]])
+        back = torch.stack([backward(z, weights, draw) for draw in draws[:BACKWARDS]])
         both = [backward(z, weights, gradient) for gradient in (whole, mean)]
-        out["weights"] = Sample(both[0], both[1], variance(some), DRAWS)
+        out["weights"] = Sample(both[0], both[1], variance(back), DRAWS)
     return out
 
 
