@@ -5,6 +5,8 @@
 - `pairs`: the decoder and the captured step, without a loader, alone and at the same time, with
   each backend of nvJPEG: the engine for JPEG, and kernels. The decoder runs in a thread of the
   process of the steps, then in a process of its own, which has another CUDA context.
+- `partition`: the same in one process, with steps that leave some multiprocessors to the decoder (a
+  green context of the CUDA driver), and the speed of `linear` with such steps.
 - `memory`: the decoder without a step, with the same files again and again in memory that CUDA has
   allocated (`own`), or with the files of many batches in memory as that of the loader (`slots`).
 - `alone`: the loader without a step, and the use of the GPU's JPEG engines by `nvidia-smi dmon`.
@@ -13,11 +15,13 @@
   copies, with their number, time and stream, and the second the calls of the CUDA runtime by
   thread. A call that takes long waits for the step.
 
-About 60 seconds on an H200. With --device cpu the same code runs on a few small files, without
-`pairs` and `memory`.
+About two minutes on an H200. With --device cpu the same code runs on a few small files, without
+`pairs`, `partition` and `memory`. The environment variable CUDA_DEVICE_MAX_CONNECTIONS=32 shows
+whether streams wait for each other because they share a queue of the GPU.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import shutil
@@ -40,6 +44,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import evaluate_networks as networks
+from antipode.data import device_decode
 from antipode.data.decoders import evaluation_decoder
 from antipode.data.device_decode import DeviceCrops
 from antipode.data.encoded import Encoded, device_file, slots_for
@@ -49,11 +54,15 @@ from antipode.data.workers import AHEAD, pinned
 from antipode.evaluation import classifier, linear
 from antipode.evaluation.classifier import augmented
 from antipode.evaluation.task import Task
+from antipode.launch import products
 from antipode.training.graph import CapturedStep
 from machine import CORES, surroundings
 
 MOST = 25  # rows of each table
 SECONDS = 6  # of the loader alone
+EPOCHS = 5  # of `linear`, of which the first is not timed
+SPARED = (8, 16)  # multiprocessors that a step leaves to the decoder
+RESOURCE = 256  # bytes of CUdevResource, at most; smCount is at byte 96
 TIMED = [  # what the loader's thread does, and parts of it
     (DeviceCrops, "_chunks_of_step"),
     (DeviceCrops, "_fill"),
@@ -199,13 +208,7 @@ def side_by_side(
             except (NvJpegError, RuntimeError) as error:
                 report[backend] = str(error)
                 continue
-            row = {"decoder alone": decoding.run(seconds)}
-            thread = threading.Thread(target=decoding.run, args=(60.0,))
-            thread.start()
-            row["step beside it"] = speed_of_steps(step, batch, seconds)
-            decoding.stopped.set()
-            thread.join()
-            row["decoder beside the step"] = decoding.images_per_second
+            row = {"decoder alone": decoding.run(seconds)} | beside(decoding, step, batch, seconds)
             report[backend] = row | beside_a_process(step, batch, backend, folder, seconds)
             print(backend, report[backend], flush=True)
     return report
@@ -222,6 +225,80 @@ def beside_a_process(
     speed = speed_of_steps(step, batch, seconds)
     text = other.communicate(timeout=60)[0].split()
     return {"step beside a process": speed, "decoder in a process": float(text[-1])}
+
+
+def driver(name: str, *arguments: Any) -> None:
+    """Call a function of the CUDA driver."""
+    code = getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments)
+    if code:
+        raise RuntimeError(f"{name} failed with status {code}")
+
+
+def partition(device: torch.device, spared: int) -> tuple[torch.cuda.Stream, int]:
+    """Return a stream whose kernels leave some multiprocessors to others, and how many it has."""
+    torch.cuda.synchronize(device)  # a green context shares the context that torch has created
+    number = ctypes.c_int(device.index or 0)
+    whole, others, ours = (ctypes.create_string_buffer(RESOURCE) for _ in range(3))
+    groups = ctypes.c_uint(1)
+    described, context, stream = (ctypes.c_void_p() for _ in range(3))
+    driver("cuDeviceGetDevResource", number, whole, 1)  # 1: multiprocessors
+    split = (others, ctypes.byref(groups), whole, ours, 0, spared)
+    driver("cuDevSmResourceSplitByCount", *split)
+    driver("cuDevResourceGenerateDesc", ctypes.byref(described), ours, 1)
+    driver("cuGreenCtxCreate", ctypes.byref(context), described, number, 1)  # 1: the only flag
+    driver("cuGreenCtxStreamCreate", ctypes.byref(stream), context, 1, 0)  # 1: non-blocking
+    count = int.from_bytes(ours.raw[96:100], "little")
+    return torch.cuda.ExternalStream(stream.value, device), count
+
+
+@contextmanager
+def steps_on(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Capture steps on a stream, and let the loop of `linear` work on it."""
+    on_stream = partial(torch.cuda.graph, stream=stream)
+    with (
+        patch.object(torch.cuda, "graph", on_stream),
+        patch.object(device_decode, "_side", lambda _: stream),
+        torch.cuda.stream(stream),
+    ):
+        yield
+
+
+def with_partitions(
+    task: Task, source: Any, size: networks.Size, linear_speed: Callable[[], float]
+) -> dict[str, Any]:
+    """Return the speeds of steps that leave multiprocessors to the decoder, of it, and of both."""
+    batch = size.batch["linear"]
+    report: dict[str, Any] = {"none": {"linear": linear_speed()}}
+    decoding = Decoding(own_memory(source, batch), task.device, "hardware")
+    for spared in SPARED:
+        try:
+            stream, count = partition(task.device, spared)
+        except (RuntimeError, OSError, AttributeError) as error:
+            report[str(spared)] = str(error)
+            continue
+        with steps_on(stream):
+            step = captured_step(task, size, batch)
+            row: dict[str, Any] = {"multiprocessors": count}
+            row["products are right"] = products.are_right(task.device)
+            row["step alone"] = speed_of_steps(step, batch, 1.5)
+            row |= beside(decoding, step, batch, 1.5)
+            row["linear"] = linear_speed()
+        report[str(spared)] = row
+        print(spared, row, flush=True)
+    return report
+
+
+def beside(
+    decoding: Decoding, step: Callable[[], object], batch: int, seconds: float
+) -> dict[str, float]:
+    """Return the speeds of the step and of a decoder in a thread, at the same time."""
+    decoding.stopped.clear()
+    thread = threading.Thread(target=decoding.run, args=(60.0,))
+    thread.start()
+    speed = speed_of_steps(step, batch, seconds)
+    decoding.stopped.set()
+    thread.join()
+    return {"step beside it": speed, "decoder beside the step": decoding.images_per_second}
 
 
 def decode_files(folder: Path, backend: str, seconds: float) -> None:
@@ -311,18 +388,24 @@ def main() -> None:
         batch = size.batch["linear"]
         settings = replace(linear.MOCO, batch=batch, epochs=1, at=(1,))
 
-        def epoch() -> object:
-            return linear.trained(task, settings, source, settings.rates)
+        def train(epochs: int = 1) -> object:
+            chosen = replace(settings, epochs=epochs)
+            return linear.trained(task, chosen, source, chosen.rates)
+
+        def linear_speed() -> float:
+            whole = len(source) // batch * batch
+            return 1 / networks.seconds_per_image(train, whole, device, EPOCHS)
 
         report = {"surroundings": surroundings("torch")}
         if args.device == "cuda":
             report["memory"] = by_memory(task, source, batch)
             print(report["memory"], flush=True)
             report["pairs"] = side_by_side(task, source, size, Path(folder) / "photographs")
+            report["partition"] = with_partitions(task, source, size, linear_speed)
         report["alone"] = engines(lambda: loader_alone(task, source, batch))
-        epoch()
-        report["times"] = times_of(epoch)
-        report |= events_of(epoch, args.device == "cuda")
+        train()
+        report["times"] = times_of(train)
+        report |= events_of(train, args.device == "cuda")
     if args.out:
         args.out.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report, indent=1))
