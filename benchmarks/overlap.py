@@ -7,6 +7,7 @@
   process of the steps, then in a process of its own, which has another CUDA context.
 - `partition`: the same in one process, with steps that leave some multiprocessors to the decoder (a
   green context of the CUDA driver), and the speed of `linear` with such steps.
+- `shares`: the speed of `linear` if workers decode a share of the images and the GPU the others.
 - `memory`: the decoder without a step, with the same files again and again in memory that CUDA has
   allocated (`own`), or with the files of many batches in memory as that of the loader (`slots`).
 - `alone`: the loader without a step, and the use of the GPU's JPEG engines by `nvidia-smi dmon`.
@@ -15,9 +16,10 @@
   copies, with their number, time and stream, and the second the calls of the CUDA runtime by
   thread. A call that takes long waits for the step.
 
-About two minutes on an H200. With --device cpu the same code runs on a few small files, without
-`pairs`, `partition` and `memory`. The environment variable CUDA_DEVICE_MAX_CONNECTIONS=32 shows
-whether streams wait for each other because they share a queue of the GPU.
+About three minutes on an H200. With --device cpu the same code runs on a few small files, without
+`pairs`, `partition`, `shares` and `memory`. The environment variable
+CUDA_DEVICE_MAX_CONNECTIONS=32 shows whether streams wait for each other because they share a queue
+of the GPU.
 """
 
 import argparse
@@ -44,7 +46,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import evaluate_networks as networks
-from antipode.data import device_decode
+from antipode.data import device_decode, encoded
 from antipode.data.decoders import evaluation_decoder
 from antipode.data.device_decode import DeviceCrops
 from antipode.data.encoded import Encoded, device_file, slots_for
@@ -62,6 +64,7 @@ MOST = 25  # rows of each table
 SECONDS = 6  # of the loader alone
 EPOCHS = 5  # of `linear`, of which the first is not timed
 SPARED = (8, 16)  # multiprocessors that a step leaves to the decoder
+SHARES = (0.25, 0.5)
 RESOURCE = 256  # bytes of CUdevResource, at most; smCount is at byte 96
 TIMED = [  # what the loader's thread does, and parts of it
     (DeviceCrops, "_chunks_of_step"),
@@ -288,6 +291,12 @@ def with_partitions(
     return report
 
 
+def of_share(share: float, linear_speed: Callable[[], float]) -> float:
+    """Return the speed of `linear` if workers decode a share of the images."""
+    with patch.object(encoded, "WORKERS", share):
+        return linear_speed()
+
+
 def beside(
     decoding: Decoding, step: Callable[[], object], batch: int, seconds: float
 ) -> dict[str, float]:
@@ -401,6 +410,8 @@ def main() -> None:
             report["memory"] = by_memory(task, source, batch)
             print(report["memory"], flush=True)
             report["pairs"] = side_by_side(task, source, size, Path(folder) / "photographs")
+            with patch.dict(os.environ, ANTIPODE_DECODER="both"):
+                report["shares"] = {share: of_share(share, linear_speed) for share in SHARES}
             report["partition"] = with_partitions(task, source, size, linear_speed)
         report["alone"] = engines(lambda: loader_alone(task, source, batch))
         train()

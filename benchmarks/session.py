@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 # in commands, OUT and MINUTES are replaced
 ALONE = {
-    "overlap": Part("overlap.py --out OUT/overlap.json", 200),
+    "overlap": Part("overlap.py --out OUT/overlap.json", 240),
     "at-once": Part("at_once.py --out OUT/at-once.json", 330),
     "decoders": Part(
         "evaluate_large.py --device cuda --part linear-gpu linear-both --out OUT/linear.json",
