@@ -5,19 +5,20 @@
 - `pairs`: the decoder and the captured step, without a loader, alone and at the same time, with
   each backend of nvJPEG: the engine for JPEG, and kernels. The decoder runs in a thread of the
   process of the steps, then in a process of its own, which has another CUDA context.
+- `several`: the same in one process, with several decoders that share each batch.
 - `partition`: the same in one process, with steps that leave some multiprocessors to the decoder (a
   green context of the CUDA driver), and the speed of `linear` with such steps.
 - `shares`: the speed of `linear` if workers decode a share of the images and the GPU the others.
 - `memory`: the decoder without a step, with the same files again and again in memory that CUDA has
   allocated (`own`), or with the files of many batches in memory as that of the loader (`slots`).
-- `alone`: the loader without a step, and the use of the GPU's JPEG engines by `nvidia-smi dmon`.
+- `events`: a profiled epoch in which a thread decodes. `device` has the kernels and copies, with
+  their number, time and stream, and `runtime` the calls of the CUDA runtime by thread. A call that
+  takes long waits for the step.
 - `times`: in milliseconds per call, what the loader's thread does beside the steps.
-- `device` and `runtime`: a profiled epoch in which a thread decodes. The first has the kernels and
-  copies, with their number, time and stream, and the second the calls of the CUDA runtime by
-  thread. A call that takes long waits for the step.
+- `alone`: the loader without a step, and the use of the GPU's JPEG engines by `nvidia-smi dmon`.
 
 About three minutes on an H200. With --device cpu the same code runs on a few small files, without
-`pairs`, `partition`, `shares` and `memory`. The environment variable
+`pairs`, `several`, `partition`, `shares` and `memory`. The environment variable
 CUDA_DEVICE_MAX_CONNECTIONS=32 shows whether streams wait for each other because they share a queue
 of the GPU.
 """
@@ -65,6 +66,7 @@ SECONDS = 6  # of the loader alone
 EPOCHS = 5  # of `linear`, of which the first is not timed
 SPARED = (8, 16)  # multiprocessors that a step leaves to the decoder
 SHARES = (0.25, 0.5)
+SEVERAL = (2, 4, 8)  # decoders at the same time
 RESOURCE = 256  # bytes of CUdevResource, at most; smCount is at byte 96
 TIMED = [  # what the loader's thread does, and parts of it
     (DeviceCrops, "_chunks_of_step"),
@@ -211,9 +213,24 @@ def side_by_side(
             except (NvJpegError, RuntimeError) as error:
                 report[backend] = str(error)
                 continue
-            row = {"decoder alone": decoding.run(seconds)} | beside(decoding, step, batch, seconds)
+            row = {"decoder alone": decoding.run(seconds)}
+            row |= beside([decoding], step, batch, seconds)
             report[backend] = row | beside_a_process(step, batch, backend, folder, seconds)
             print(backend, report[backend], flush=True)
+    return report
+
+
+def with_several(task: Task, source: Any, size: networks.Size) -> dict[str, Any]:
+    """Return the speeds of the step and of several decoders that share each batch."""
+    batch = size.batch["linear"]
+    step = captured_step(task, size, batch)
+    report: dict[str, Any] = {}
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for count in SEVERAL:
+            files = own_memory(source, batch // count)
+            some = [Decoding(files, task.device, "hardware") for _ in range(count)]
+            report[str(count)] = beside(some, step, batch, 1.5)
+            print(count, "decoders", report[str(count)], flush=True)
     return report
 
 
@@ -284,7 +301,7 @@ def with_partitions(
             row: dict[str, Any] = {"multiprocessors": count}
             row["products are right"] = products.are_right(task.device)
             row["step alone"] = speed_of_steps(step, batch, 1.5)
-            row |= beside(decoding, step, batch, 1.5)
+            row |= beside([decoding], step, batch, 1.5)
             row["linear"] = linear_speed()
         report[str(spared)] = row
         print(spared, row, flush=True)
@@ -298,16 +315,20 @@ def of_share(share: float, linear_speed: Callable[[], float]) -> float:
 
 
 def beside(
-    decoding: Decoding, step: Callable[[], object], batch: int, seconds: float
+    decoders: list[Decoding], step: Callable[[], object], batch: int, seconds: float
 ) -> dict[str, float]:
-    """Return the speeds of the step and of a decoder in a thread, at the same time."""
-    decoding.stopped.clear()
-    thread = threading.Thread(target=decoding.run, args=(60.0,))
-    thread.start()
+    """Return the speeds of the step and of decoders in a thread each, at the same time."""
+    threads = [threading.Thread(target=one.run, args=(60.0,)) for one in decoders]
+    for one, thread in zip(decoders, threads, strict=True):
+        one.stopped.clear()
+        thread.start()
     speed = speed_of_steps(step, batch, seconds)
-    decoding.stopped.set()
-    thread.join()
-    return {"step beside it": speed, "decoder beside the step": decoding.images_per_second}
+    for one in decoders:
+        one.stopped.set()
+    for thread in threads:
+        thread.join()
+    decoded = sum(one.images_per_second for one in decoders)
+    return {"step beside it": speed, "decoder beside the step": decoded}
 
 
 def decode_files(folder: Path, backend: str, seconds: float) -> None:
@@ -375,12 +396,51 @@ def events_of(work: Callable[[], object], on_gpu: bool) -> dict[str, list[Any]]:
     }
 
 
+def parts(device: torch.device, folder: Path) -> dict[str, Callable[[], Any]]:
+    """Return the measurements by name."""
+    on_gpu = device.type == "cuda"
+    size = networks.FULL if on_gpu else networks.SMOKE
+    source = networks.photographs(folder, size)
+    task = networks.make_task(size, device, source)
+    batch = size.batch["linear"]
+    settings = replace(linear.MOCO, batch=batch, epochs=1, at=(1,))
+
+    def train(epochs: int = 1) -> object:
+        chosen = replace(settings, epochs=epochs)
+        return linear.trained(task, chosen, source, chosen.rates)
+
+    def linear_speed() -> float:
+        whole = len(source) // batch * batch
+        return 1 / networks.seconds_per_image(train, whole, device, EPOCHS)
+
+    def of_shares() -> dict[float, float]:
+        with patch.dict(os.environ, ANTIPODE_DECODER="both"):
+            return {share: of_share(share, linear_speed) for share in SHARES}
+
+    result: dict[str, Callable[[], Any]] = {
+        "pairs": lambda: side_by_side(task, source, size, folder),
+        "several": lambda: with_several(task, source, size),
+        "partition": lambda: with_partitions(task, source, size, linear_speed),
+        "shares": of_shares,
+        "memory": lambda: by_memory(task, source, batch),
+    }
+    if not on_gpu:
+        result.clear()
+    train()
+    return result | {
+        "events": lambda: events_of(train, on_gpu),
+        "times": lambda: times_of(train),
+        "alone": lambda: engines(lambda: loader_alone(task, source, batch)),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--decoder", default="gpu", choices=["cpu", "gpu", "both"])
+    parser.add_argument("--part", nargs="+", metavar="NAME", help="only these parts")
     parser.add_argument("--out", type=Path, help="the JSON file to write")
     parser.add_argument("--decode", nargs=3, help=argparse.SUPPRESS)  # folder, backend, seconds
     args = parser.parse_args()
@@ -389,37 +449,18 @@ def main() -> None:
         return
     os.environ["ANTIPODE_DECODER"] = args.decoder
     torch.set_num_threads(CORES if args.device == "cuda" else 1)
-    device = torch.device(args.device)
-    size = networks.FULL if args.device == "cuda" else networks.SMOKE
+    report: dict[str, Any] = {"surroundings": surroundings("torch")}
     with tempfile.TemporaryDirectory() as folder:
-        source = networks.photographs(Path(folder) / "photographs", size)
-        task = networks.make_task(size, device, source)
-        batch = size.batch["linear"]
-        settings = replace(linear.MOCO, batch=batch, epochs=1, at=(1,))
-
-        def train(epochs: int = 1) -> object:
-            chosen = replace(settings, epochs=epochs)
-            return linear.trained(task, chosen, source, chosen.rates)
-
-        def linear_speed() -> float:
-            whole = len(source) // batch * batch
-            return 1 / networks.seconds_per_image(train, whole, device, EPOCHS)
-
-        report = {"surroundings": surroundings("torch")}
-        if args.device == "cuda":
-            report["memory"] = by_memory(task, source, batch)
-            print(report["memory"], flush=True)
-            report["pairs"] = side_by_side(task, source, size, Path(folder) / "photographs")
-            with patch.dict(os.environ, ANTIPODE_DECODER="both"):
-                report["shares"] = {share: of_share(share, linear_speed) for share in SHARES}
-            report["partition"] = with_partitions(task, source, size, linear_speed)
-        report["alone"] = engines(lambda: loader_alone(task, source, batch))
-        train()
-        report["times"] = times_of(train)
-        report |= events_of(train, args.device == "cuda")
-    if args.out:
-        args.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report, indent=1))
+        for name, part in parts(torch.device(args.device), Path(folder) / "photographs").items():
+            if args.part and name not in args.part:
+                continue
+            try:
+                report[name] = part()
+            except Exception as error:  # the other parts must not be lost
+                report[name] = {"error": f"{type(error).__name__}: {error}"}
+            print(name, json.dumps(report[name], indent=1), flush=True)
+            if args.out:
+                args.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
