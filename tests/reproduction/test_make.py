@@ -278,7 +278,7 @@ LAWS = (
     Law(
         "kNN is perfect",
         lambda cells: Verdict(
-            min(cells["", "dcl", "kNN"]) - 100, f"it is {cells['', 'dcl', 'kNN']}"
+            min(cells["", "dcl", "kNN"]) - 100, f"it is {cells['', 'dcl', 'kNN']}", 0.01
         ),
         SCALES,
     ),
