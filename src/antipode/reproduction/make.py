@@ -62,8 +62,9 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """True if all laws hold and nothing is missing."""
-        return not self.missing and all(verdict.holds for _, verdict in self.laws)
+        """True if no law is violated and nothing is missing. An undecided law is not violated."""
+        violated = any(verdict.word == "does not hold" for _, verdict in self.laws)
+        return not self.missing and not violated
 
 
 def reproduce(
