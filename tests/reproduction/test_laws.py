@@ -141,6 +141,15 @@ def test_who_loses_less_at_the_smallest():
     assert not judge(below).holds, "it loses less, but is below the other"
 
 
+def test_a_run_that_both_curves_share_does_not_widen_the_interval():
+    def interval(theirs):
+        cells = curves(ours=[60, 65], theirs=[54, theirs]) | UNTRAINED
+        options = {"panel": "p", "few": 1.0, "full": 2.0}
+        return laws.steadier(cells, row="ours", than="theirs", **options).interval
+
+    assert interval(65) == pytest.approx(interval(64) / math.sqrt(2))
+
+
 def test_who_is_ahead_on_the_way():
     cells = curves(ours=[75, 76, 77, 77], theirs=[74, 76, 78, 79]) | UNTRAINED
     assert laws.ahead(cells, panel="p", row="ours", than="theirs", part=0.5).holds
