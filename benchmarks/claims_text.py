@@ -218,7 +218,10 @@ How a claim is judged:
 - The margin of a claim is the distance of our number to the limit. A claim is undecided if the 95 %
   interval of its margin contains zero. For example, a gain of 1.79 ± 0.70 is undecided if the paper
   reports 2.8, because the limit is then 1.4. The interval comes from the spread over seeds. With
-  one seed it assumes a standard deviation of .3 points.
+  one seed it assumes a standard deviation of .3 points for an accuracy. Numbers of other kinds have
+  no interval with one seed.
+- If a claim compares one number with several others, the worst comparison decides. The interval is
+  then wider (Bonferroni), since the worst of several comparisons fails more often by chance.
 - A claim for which some runs are missing is not judged.
 
 In the tables, bold claims are the headlines of their papers. The number after ± is half the width

@@ -126,6 +126,15 @@ def test_every_number_of_keys_counts_in_the_comparison_with_the_vanilla_loss():
     assert law.check(slightly).holds and not always.check(slightly).holds
 
 
+@pytest.mark.parametrize("name", ["jcl.figM2b", "jcl.figM2c"])
+def test_an_argument_without_effect_has_no_best_value(name):
+    law = law_about(name, "no other")
+    equal = {place: [80.0] * 3 for place in claimed(name) if place[0] == ""} | REFERENCES
+    assert not law.check(equal).holds
+    lowest = min(place for place in equal if place[0] == "")
+    assert law.check(equal | {lowest: [78.0] * 3}).holds
+
+
 def test_jcl_is_compared_with_moco_v2_in_the_same_settings():
     law = law_about("jcl.figM2a", "MoCo v2")
     assert law.headline

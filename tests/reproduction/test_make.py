@@ -278,7 +278,7 @@ LAWS = (
     Law(
         "kNN is perfect",
         lambda cells: Verdict(
-            min(cells["", "dcl", "kNN"]) - 100, f"it is {cells['', 'dcl', 'kNN']}"
+            min(cells["", "dcl", "kNN"]) - 100, f"it is {cells['', 'dcl', 'kNN']}", 0.01
         ),
         SCALES,
     ),
@@ -304,6 +304,14 @@ def test_a_violated_law_is_said_loudly_and_is_status_1_after_all_is_written(made
     assert [law["verdict"] for law in record["laws"]] == ["holds", "does not hold"]
     assert record["not judged"] == ["experience"]
     assert "violated" in (made.plan.out / "toy.table1.html").read_text()
+
+
+@pytest.mark.parametrize(("interval", "word"), [(2.0, "undecided"), (0.5, "does not hold")])
+def test_an_undecided_law_is_not_violated(made, toys, interval, word):
+    toys(seeds=2, laws=(Law("it holds", lambda _: Verdict(-1.0, "it is", interval), SCALES),))
+    outcome = make.reproduce("toy.table1", "smoke", made.plan.out, quiet=True)
+    assert [verdict.word for _, verdict in outcome.laws] == [word]
+    assert outcome.ok == (word == "undecided")
 
 
 def test_laws_of_experience_are_asked_of_the_small_scale(made, toys, monkeypatch):

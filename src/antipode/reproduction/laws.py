@@ -16,44 +16,48 @@ satisfy statements such as "fewer negatives cost little".
 
 from collections.abc import Iterable
 from itertools import pairwise
-from math import sqrt
-from statistics import fmean, variance
+from statistics import fmean
 
+from antipode.reproduction.intervals import interval, over_seeds, seed_means
 from antipode.reproduction.item import REFERENCE, Cells, Place, Verdict
 
 Line = list[tuple[float, float]]  # x, mean over seeds
 
 HALF = 0.5  # share of a reported gain that must be found
 # Points of accuracy. Two runs that differ only in their seeds differ by less than this in 95 % of
-# cases: 1.96 x sqrt(2) x NOISE = .83.
+# cases: 1.96 x sqrt(2) x intervals.NOISE = .83.
 SLACK = 1.0
 LEARNED = 10.0  # points above an untrained network
-# Standard deviation of an accuracy over seeds, in points: used if there is only one seed. It is
-# that of three seeds of SiMo on CIFAR-10 (benchmarks/RESULTS.md).
-NOISE = 0.3
-# 97.5 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom
-QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-NORMAL = 1.96  # the same for many degrees of freedom
 
 
 def gain(
-    cells: Cells, *, better: Place, worse: Place, paper: float = 0.0, learned: bool = True
+    cells: Cells,
+    *,
+    better: Place,
+    worse: Place,
+    paper: float = 0.0,
+    learned: bool = True,
+    among: int = 1,
 ) -> Verdict:
     """Check that one number exceeds another by at least half of the paper's difference.
 
-    With `learned`, the better number must be that of a network that has learned.
+    With `learned`, the better number must be that of a network that has learned. `among` is the
+    number of comparisons of which this one is the worst.
     """
     a, b = _mean(cells, better), _mean(cells, worse)
     text = f"{_name(better)} {a:.2f}, {_name(worse)} {b:.2f}: a difference of {a - b:.2f}"
-    verdict = Verdict(a - b - HALF * paper, text, interval(cells, (better, worse)))
+    verdict = _worst(cells, a - b - HALF * paper, text, (better, worse), among)
     return if_learned(cells, verdict, [better]) if learned else verdict
 
 
-def cost(cells: Cells, *, few: Place, full: Place, paper: float) -> Verdict:
-    """Check that accuracy falls from `full` to `few` by at most `paper` + `SLACK` points."""
+def cost(cells: Cells, *, few: Place, full: Place, paper: float, among: int = 1) -> Verdict:
+    """Check that accuracy falls from `full` to `few` by at most `paper` + `SLACK` points.
+
+    `among` is the number of comparisons of which this one is the worst.
+    """
     a, b = _mean(cells, few), _mean(cells, full)
     text = f"{_name(full)} {b:.2f}, {_name(few)} {a:.2f}: a loss of {b - a:.2f}"
-    verdict = Verdict(paper + SLACK - (b - a), text, interval(cells, (few, full)))
+    verdict = _worst(cells, paper + SLACK - (b - a), text, (few, full), among)
     return if_learned(cells, verdict, [few, full])
 
 
@@ -84,8 +88,13 @@ def steadier(
     )
     less = lost[than] - lost[row] - HALF * (paper[1] - paper[0])
     above = numbers[row][1] - numbers[than][1]
-    used = [place for pair in places.values() for place in pair]
-    verdict = Verdict(min(less, above), text, interval(cells, used))
+    starts = [pair[0] for pair in places.values()]
+    # EqCo's curves with and without a margin end in one run, which cancels in the difference
+    shared = cells[starts[0]] == cells[starts[1]]
+    used = [pair[1] for pair in places.values()] + ([] if shared else starts)
+    # the best of several columns is above its true accuracy, so selecting it may help either way
+    among = len(full) if isinstance(full, tuple) else 1
+    verdict = Verdict(min(less, above), text, interval(cells, used, among))
     return if_learned(cells, verdict, places[row])
 
 
@@ -94,7 +103,10 @@ def alike(cells: Cells, *, places: Iterable[Place], paper: float) -> Verdict:
     used = list(places)
     means = {_name(place): _mean(cells, place) for place in used}
     text = f"{_values(means)}: a range of {width(means):.2f}"
-    verdict = Verdict(paper + SLACK - width(means), text, interval(cells, used[:2]))
+    ordered = sorted(used, key=lambda place: _mean(cells, place))
+    extremes = ordered[0], ordered[-1]
+    pairs = len(used) * (len(used) - 1) // 2
+    verdict = _worst(cells, paper + SLACK - width(means), text, extremes, pairs)
     return if_learned(cells, verdict, used)
 
 
@@ -107,7 +119,7 @@ def best(cells: Cells, *, at: Place, others: Iterable[Place], paper: float = 0.0
     rival = max(means, key=lambda place: means[place])
     top = _mean(cells, at)
     text = f"{_name(at)} {top:.2f}, the best other: {_name(rival)} {means[rival]:.2f}"
-    verdict = Verdict(top - means[rival] - HALF * paper, text, interval(cells, (at, rival)))
+    verdict = _worst(cells, top - means[rival] - HALF * paper, text, (at, rival), len(means))
     return if_learned(cells, verdict, [at])
 
 
@@ -122,8 +134,12 @@ def ahead(
     used = {name: curves[name][: max(1, round(part * len(curves[name])))] for name in (row, than)}
     means = {name: fmean(y for _, y in line) for name, line in used.items()}
     text = f"{panel}, mean of {len(used[row])} points: {_values(means)}".lstrip(", ")
-    places = [(panel, name, x) for name, line in used.items() for x, _ in line]
-    half_width = interval(cells, places[:2]) / sqrt(len(used[row]))
+    # the points of a curve over epochs are of one run, so their errors are not independent
+    of_seeds: Cells = {
+        (panel, name, ""): seed_means(cells[panel, name, x] for x, _ in line)
+        for name, line in used.items()
+    }
+    half_width = interval(of_seeds, of_seeds)
     verdict = Verdict(means[row] - means[than] - HALF * paper, text, half_width)
     return if_learned(cells, verdict, [(panel, row, used[row][-1][0])])
 
@@ -135,7 +151,12 @@ def ratio(cells: Cells, *, larger: Place, smaller: Place, paper: float) -> Verdi
     """
     a, b = _mean(cells, larger), _mean(cells, smaller)
     text = f"{_name(larger)} {a:.4g}, {_name(smaller)} {b:.4g}: a ratio of {a / b:.3f}"
-    return Verdict(a / b - (1 + HALF * (paper - 1)), text)
+
+    def margin(some: Cells) -> float:
+        return _mean(some, larger) / _mean(some, smaller) - (1 + HALF * (paper - 1))
+
+    used = {place: cells[place] for place in (larger, smaller)}
+    return Verdict(margin(cells), text, over_seeds(margin, used))
 
 
 # Curves of analyses
@@ -243,31 +264,31 @@ def width(values: dict[str, float]) -> float:
 
 
 def if_learned(cells: Cells, verdict: Verdict, places: Iterable[Place]) -> Verdict:
-    """Return the verdict, or one that does not hold if a network has learned nothing."""
+    """Return the verdict, or one that does not hold if a network has learned nothing.
+
+    If it is uncertain whether a network has learned, the verdict is undecided.
+    """
     above = {place: _mean(cells, place) - _untrained(cells, place) for place in places}
     lowest = min(above, key=lambda place: above[place])
     missing = above[lowest] - LEARNED
-    if missing > 0:
+    if missing > verdict.interval:
         return verdict
     text = (
-        f"{verdict.text}; {_name(lowest)} is not {LEARNED:g} points above an untrained network "
-        f"({_untrained(cells, lowest):.2f})"
+        f"{verdict.text}; {_name(lowest)} is {above[lowest]:.2f} points above an untrained network "
+        f"({_untrained(cells, lowest):.2f}), where {LEARNED:g} are needed"
     )
-    return Verdict(min(missing, verdict.margin), text)
+    return Verdict(min(missing, verdict.margin), text, verdict.interval)
 
 
-def interval(cells: Cells, places: Iterable[Place]) -> float:
-    """Return half of the 95 % interval of a sum or difference of accuracies.
+def _worst(
+    cells: Cells, margin: float, text: str, places: tuple[Place, Place], among: int
+) -> Verdict:
+    """Return the verdict on the worst of `among` comparisons.
 
-    The variance is pooled over the places with several seeds. Without any, it is that of `NOISE`.
+    If the worst one holds, all hold. But the worst of several fails by chance more often than a
+    single one, so they share the probability of this error.
     """
-    values = [cells[place] for place in places]
-    spread = [variance(numbers) for numbers in values if len(numbers) > 1]
-    freedom = sum(len(numbers) - 1 for numbers in values)
-    pooled = fmean(spread) if spread else NOISE**2
-    error = sqrt(sum(pooled / len(numbers) for numbers in values))
-    few = spread and freedom <= len(QUANTILES)
-    return error * (QUANTILES[freedom - 1] if few else NORMAL)
+    return Verdict(margin, text, interval(cells, places, among if margin < 0 else 1))
 
 
 def _untrained(cells: Cells, place: Place) -> float:

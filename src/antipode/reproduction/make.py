@@ -22,6 +22,7 @@ from antipode.launch.task import Task
 from antipode.paths import absolute
 from antipode.reproduction import picture, present
 from antipode.reproduction.collect import collect
+from antipode.reproduction.intervals import over_seeds
 from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Scale, Verdict
 from antipode.reproduction.measure import measure_run
 from antipode.reproduction.plan import Plan, PlannedRun, as_json, listing, make_plan
@@ -61,8 +62,9 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """True if all laws hold and nothing is missing."""
-        return not self.missing and all(verdict.holds for _, verdict in self.laws)
+        """True if no law is violated and nothing is missing. An undecided law is not violated."""
+        violated = any(verdict.word == "does not hold" for _, verdict in self.laws)
+        return not self.missing and not violated
 
 
 def reproduce(
@@ -202,13 +204,21 @@ def train(planned: PlannedRun, quiet: bool) -> Run:
 def check_laws(item: Item, scale: Scale, cells: Cells) -> Iterator[tuple[Law, Verdict]]:
     """Yield every law of a scale with its verdict.
 
-    The margin of a law that cannot be checked is NaN, so that it does not hold.
+    The margin of a law that cannot be checked is NaN, so that it does not hold. If a law does not
+    state the interval of its margin, the margins of the seeds give it.
     """
     for law in item.laws_at(scale):
         try:
-            yield law, law.check(cells)
+            verdict = law.check(cells)
+            if not verdict.interval:
+                verdict = verdict._replace(interval=over_seeds(partial(_margin, law), cells))
+            yield law, verdict
         except (KeyError, IndexError, ValueError) as error:
             yield law, Verdict(math.nan, f"cannot be checked, numbers are missing ({error})")
+
+
+def _margin(law: Law, cells: Cells) -> float:
+    return law.check(cells).margin
 
 
 def files(plan: Plan) -> dict[str, Path]:

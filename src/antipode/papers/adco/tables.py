@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from math import hypot
 from statistics import fmean
 from typing import Any
 
 from antipode.reproduction import laws
+from antipode.reproduction.intervals import interval
 from antipode.reproduction.item import (
     REFERENCE_PANEL,
     Cells,
@@ -406,8 +406,8 @@ def _adds_less(cells: Cells, *, paper: tuple[float, float]) -> Verdict:
     one, several = added[SINGLE], added[MULTI]
     margin = one.margin - several.margin - laws.HALF * (paper[0] - paper[1])
     text = f"{one.text}; {several.text}"
-    verdict = Verdict(margin, text, hypot(one.interval, several.interval))
     places = [("", row, column) for row in (SINGLE, MULTI) for column in (PLAIN, BOTH)]
+    verdict = Verdict(margin, text, interval(cells, places))
     return laws.if_learned(cells, verdict, places)
 
 

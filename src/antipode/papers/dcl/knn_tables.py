@@ -259,7 +259,7 @@ def _best(row: str, column: str, source: str) -> Law:
         ),
         EMPIRICAL if name == "CIFAR10" else ("paper",),
         source,
-        f"{top:g}, the best other {second:g}",
+        f"{top:g}, the best of these {second:g}",
     )
 
 

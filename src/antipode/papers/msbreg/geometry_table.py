@@ -84,6 +84,7 @@ def larger(cells: Cells, *, row: str, than: tuple[str, ...], column: str) -> Ver
         worse=("", rival, column),
         paper=paper,
         learned=False,
+        among=len(than),
     )
     if min(len(cells["", name, column]) for name in (row, rival)) == 1:
         # the spread over seeds is known for accuracies only

@@ -40,7 +40,10 @@ def above_untrained(cells: Cells, place: Place) -> float:
 
 
 def guarded(verdict: Verdict, guard: float, words: str) -> Verdict:
-    """Return the verdict, or one that does not hold, with the reason, if `guard` is not above 0."""
-    if guard > 0:
+    """Return the verdict, or one that does not hold, with the reason, if `guard` is not above 0.
+
+    If it is uncertain whether `guard` is above 0, the verdict is undecided.
+    """
+    if guard > verdict.interval:
         return verdict
     return Verdict(min(guard, verdict.margin), f"{verdict.text}; {words}", verdict.interval)
