@@ -13,8 +13,8 @@ name has a digest of the recipe, so a run whose recipe has changed since is trai
 --jobs trains several runs at a time, each in its own process, as `antipode sweep --at-once` does.
 The times of such runs cannot be compared, so runs whose training steps are timed are left to a call
 with --jobs 1. After --minutes, the runs under way write a checkpoint and stop; the same command
-with the same --folder resumes them. The environment variable ANTIPODE_DATA names the folder with
-CIFAR-10.
+with the same --folder resumes them, and repeats runs that have failed after all others. The
+environment variable ANTIPODE_DATA names the folder with CIFAR-10.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from accuracy import facts
+from antipode.devices import pick_device
 from antipode.exits import terminable
 from antipode.launch.local import perform
 from antipode.launch.task import Task
@@ -46,6 +47,7 @@ from antipode.reproduction.make import train
 from antipode.reproduction.measure import measure_run
 from antipode.reproduction.plan import H200, Plan, PlannedRun, make_plan
 from antipode.runs.run import Run
+from antipode.threads import cores
 
 BEGAN = time.monotonic()
 DONE = Path(__file__).parent / "results" / "claims.jsonl"
@@ -58,6 +60,7 @@ SLOWER = {32: 2.4, 64: 1.6, 128: 1.2}
 # The first part of the rank of a run.
 HEADLINES, OTHERS, MORE_SEEDS = 0.0, 1.0, 2.0
 START = 40.0  # seconds to compile and evaluate a run
+FAILED = "failed.txt"  # in the folder of a run that has failed
 
 
 @dataclass
@@ -100,10 +103,12 @@ class Wanted:
 def wanted_runs(patterns: Iterable[str], seeds: int, out: Path) -> list[Wanted]:
     """Return the runs of the items whose names match a pattern, in the order of training.
 
-    A run has the measures of all items that share it. Detectors are trained for one seed only.
+    A run has the measures of all items that share it. Detectors are trained for one seed only. The
+    device is that of this process, so that a run without its GPU fails and does not use the CPU.
     """
     runs: dict[Path, Wanted] = {}
-    plans = {name: make_plan(name, SCALE, out, seeds=seeds) for name in items()}
+    device = pick_device("auto").type
+    plans = {name: make_plan(name, SCALE, out, seeds=seeds, device=device) for name in items()}
     for name, plan in plans.items():
         main = headline_trials(plan.item)
         cost = sum(planned.work for planned in plan.runs if planned.seed == 0)
@@ -233,7 +238,7 @@ def finish(wanted: Wanted, jobs: int, out: Path, quiet: bool) -> None:
 
     Detectors on scenes take longer than all other measures, so a line without them comes first.
     """
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    torch.set_num_threads(max(1, cores() // jobs))
     torch.compiler.reset()  # the compiler also counts what it compiled for other runs
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -243,7 +248,7 @@ def finish(wanted: Wanted, jobs: int, out: Path, quiet: bool) -> None:
     trained = time.perf_counter() - start
     fast = [measure for measure in wanted.measures if measure.kind != "scenes"]
     for measures in [fast] * (0 < len(fast) < len(wanted.measures)) + [wanted.measures]:
-        measure_run(wanted.plan, planned, run, measures, "auto")
+        measure_run(wanted.plan, planned, run, measures, wanted.plan.device)
         seconds = {"training": trained, "all": time.perf_counter() - start}
         line = line_of(wanted, run, seconds, jobs)
         with out.open("a") as file:
@@ -251,6 +256,21 @@ def finish(wanted: Wanted, jobs: int, out: Path, quiet: bool) -> None:
     scores = ", ".join(f"{key} {score['value']:.2f}" for key, score in line["scores"].items())
     print(f"{planned.label}: {scores}; {seconds['all']:.0f} s", flush=True)
     shutil.rmtree(planned.folder, ignore_errors=True)
+
+
+def attempt(wanted: Wanted, jobs: int, out: Path, quiet: bool) -> None:
+    """Finish a run; if it fails, leave a note in its folder."""
+    try:
+        finish(wanted, jobs, out, quiet)
+    except Exception as error:
+        wanted.planned.folder.mkdir(parents=True, exist_ok=True)
+        (wanted.planned.folder / FAILED).write_text(f"{type(error).__name__}: {error}\n")
+        raise
+
+
+def has_failed(wanted: Wanted) -> bool:
+    """Return True if an earlier call with the same folder could not finish a run."""
+    return (wanted.planned.folder / FAILED).exists()
 
 
 def line_of(wanted: Wanted, run: Run, seconds: dict[str, float], jobs: int) -> dict[str, Any]:
@@ -284,23 +304,25 @@ def train_all(runs: list[Wanted], jobs: int, minutes: float, out: Path) -> None:
         Task(
             wanted.planned.label,
             wanted.planned.folder,
-            partial(finish, wanted, jobs, out),
+            partial(attempt, wanted, jobs, out),
             wanted.planned.work,
         )
-        for wanted in runs
+        for wanted in sorted(runs, key=has_failed)
     ]
     left = max(0.0, 60 * minutes - (time.monotonic() - BEGAN))
-    clock = threading.Timer(left, os.kill, (os.getpid(), signal.SIGINT))
+    # not SIGINT, which a command in the background of a shell script ignores
+    clock = threading.Timer(left, os.kill, (os.getpid(), signal.SIGTERM))
     clock.daemon = True
-    clock.start()
     try:
         with terminable():
-            for sentence in perform(tasks, at_once=jobs).values():
-                print(f"FAILED {sentence}", flush=True)
+            clock.start()
+            try:
+                for sentence in perform(tasks, at_once=jobs).values():
+                    print(f"FAILED {sentence}", flush=True)
+            finally:
+                clock.cancel()
     except KeyboardInterrupt:
         print("stopped; the same command with the same --folder resumes the runs", flush=True)
-    finally:
-        clock.cancel()
 
 
 def read_arguments() -> argparse.Namespace:

@@ -212,6 +212,24 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, number):
         time.sleep(0.1)
 
 
+def test_a_worker_unwinds_when_it_is_stopped_outside_of_training(tmp_path):
+    context = get_context("fork")
+    answer, theirs = context.Pipe(duplex=False)
+    end, lifeline = context.Pipe(duplex=False)
+    file = tmp_path / "a"
+    task = Task("a", tmp_path, partial(linger, file))
+    process = context.Process(target=local._work, args=(task, theirs, end, 0))
+    process.start()
+    while not (file.exists() and file.read_text()):
+        assert process.is_alive()
+        time.sleep(0.01)
+    process.terminate()
+    process.join(20)
+    assert process.exitcode == 0 and answer.poll()
+    assert answer.recv() == "interrupted; the same command resumes it"
+    lifeline.close()
+
+
 # The number of tasks at once
 
 
@@ -267,14 +285,25 @@ exit {status}
 """
 
 
-@pytest.mark.parametrize("status", [0, 1])
-def test_mps_runs_as_long_as_the_tasks_do(tmp_path, monkeypatch, status):
-    log = tmp_path / "log"
-    control = tmp_path / mps.CONTROL
-    control.write_text(CONTROL.format(log=log, status=status))
-    control.chmod(0o755)
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    """Install a service that does nothing; the function sets its status and returns its log."""
+
+    def install(status):
+        program = tmp_path / mps.CONTROL
+        program.write_text(CONTROL.format(log=tmp_path / "log", status=status))
+        program.chmod(0o755)
+        return tmp_path / "log"
+
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setattr(mps, "serves", lambda: True)
+    return install
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_mps_runs_as_long_as_the_tasks_do(control, status):
+    log = control(status)
     with mps.shared_gpu(torch.device("cpu")):
         assert not log.exists()
     with mps.shared_gpu(torch.device("cuda")):
@@ -285,6 +314,26 @@ def test_mps_runs_as_long_as_the_tasks_do(tmp_path, monkeypatch, status):
     assert lines[0].startswith("-d") and len(lines) == (2 if status == 0 else 1)
     if status == 0:
         assert lines[1].split() == ["quit", inside] and not Path(inside).exists()
+
+
+def test_mps_that_serves_no_process_is_stopped_before_the_tasks(control, monkeypatch):
+    log = control(0)
+    monkeypatch.setattr(mps, "serves", lambda: False)
+    with pytest.warns(UserWarning, match="serves no process"), mps.shared_gpu(torch.device("cuda")):
+        assert not {*mps.PLACES} & {*os.environ}
+        _, quit_line = log.read_text().splitlines()
+        word, folder = quit_line.split()
+        assert word == "quit" and not Path(folder).exists()
+    assert len(log.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_process_of_its_own_shows_whether_mps_serves(tmp_path, monkeypatch, status):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$2" in *device=*cuda*) exit {status};; esac\nexit 2\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(mps.sys, "executable", str(python))
+    assert mps.serves() == (status == 0)
 
 
 def test_an_interruption_while_mps_starts_leaves_no_variables(monkeypatch):
@@ -392,6 +441,7 @@ def test_the_products_of_a_part_are_checked_in_a_process_of_their_own(tmp_path, 
     python.chmod(0o755)
     monkeypatch.setattr(mps.sys, "executable", str(python))
     mps.has_right_products.cache_clear()
-    assert not mps.has_right_products(0.25)
+    with pytest.warns(UserWarning, match="not right on 25 % of the GPU"):
+        assert not mps.has_right_products(0.25)
     assert seen.read_text().split() == ["-m", "antipode.launch.products", "25"]
     mps.has_right_products.cache_clear()

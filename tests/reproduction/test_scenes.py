@@ -1,6 +1,9 @@
 """Drawn scenes: COCO's layout, boxes and masks that match the pixels, reproducible images."""
 
 import json
+import os
+import time
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -69,6 +72,28 @@ def test_scenes_are_the_same_every_time_and_train_and_test_differ(home, tmp_path
     assert (home / "coco" / "instances_val.json").stat().st_mtime_ns == before, (
         "existing scenes are kept"
     )
+
+
+def test_two_processes_draw_the_scenes_once(tmp_path, monkeypatch):
+    """Otherwise one of them may read an image while the other writes it again."""
+
+    def slowly(folder, part, count):
+        time.sleep(0.3)
+        (folder.parent / f"{part}-{os.getpid()}").touch()
+        return {}
+
+    monkeypatch.setattr(scenes, "_draw_split", slowly)
+    (tmp_path / "scenes-12-5" / "coco").mkdir(parents=True)
+    processes = [
+        get_context("fork").Process(target=scenes.draw, args=(tmp_path, 12, 5)) for _ in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    drawn = [path.name.partition("-")[0] for path in (tmp_path / "scenes-12-5/coco").glob("*-*")]
+    assert sorted(drawn) == ["train", "val"]
 
 
 def test_a_mask_that_starts_inside_is_written_as_coco_does():

@@ -22,7 +22,7 @@ import torch
 
 from antipode import threads
 from antipode.devices import pick_device
-from antipode.exits import failure
+from antipode.exits import failure, terminable
 from antipode.launch.memory import Room, most_at_once
 from antipode.launch.mps import part_of_gpu, shared_gpu
 from antipode.launch.task import Board, Task
@@ -172,13 +172,18 @@ def _stop(running: Sequence[Worker]) -> None:
 
 
 def _work(task: Task, answer: Connection, lifeline: Connection, count: int) -> None:
-    """Perform a task in this process and send the sentence of its error, empty for none."""
+    """Perform a task in this process and send the sentence of its error, empty for none.
+
+    SIGTERM is an interruption at any time. A process that it ended at once could disturb the other
+    processes of MPS while they write their checkpoints.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process as SIGTERM
     threading.Thread(target=_stop_with, args=(lifeline,), daemon=True).start()
     if count:
         torch.set_num_threads(count)
     try:
-        task.do(True)
+        with terminable():
+            task.do(True)
     except KeyboardInterrupt:
         sentence = "interrupted; the same command resumes it"
     except BaseException as error:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,14 +16,17 @@ CONTROL = "nvidia-cuda-mps-control"
 PLACES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 LEAST = 1 / 8  # the smallest part of a GPU that a process gets
+# a program that fails or never ends if CUDA cannot be used
+PROBE = "import torch; torch.zeros(1, device='cuda').item()"
 
 
 @contextmanager
 def shared_gpu(device: torch.device) -> Iterator[None]:
     """Run MPS for processes that start inside this context, if the device is an NVIDIA GPU.
 
-    Nothing happens if MPS is not installed, cannot be started, or was set up by the user, which the
-    environment variable CUDA_MPS_PIPE_DIRECTORY shows.
+    Nothing happens if MPS is not installed, cannot be started, does not serve a process that is
+    tried first, or was set up by the user, which the environment variable CUDA_MPS_PIPE_DIRECTORY
+    shows.
     """
     control = shutil.which(CONTROL)
     if device.type != "cuda" or control is None or PLACES[0] in os.environ:
@@ -33,13 +37,13 @@ def shared_gpu(device: torch.device) -> Iterator[None]:
     try:
         if not _call([control, "-d"]):
             _forget(folder)
+        elif not serves():
+            _quit(control, folder)
+            warnings.warn("MPS serves no process: processes take turns on the GPU", stacklevel=3)
         yield
     finally:
         if os.environ.get(PLACES[0]) == folder:
-            try:
-                _call([control], "quit\n")
-            finally:
-                _forget(folder)
+            _quit(control, folder)
 
 
 @contextmanager
@@ -85,6 +89,15 @@ def percentage(share: float) -> str:
     return f"{100 * share:g}"
 
 
+def serves() -> bool:
+    """Return True if a new process can use the GPU, which takes about 5 seconds.
+
+    If MPS cannot start its server, processes wait for it for ever, or find no GPU and then compute
+    on the CPU.
+    """
+    return _call([sys.executable, "-c", PROBE], seconds=60)
+
+
 @cache
 def has_right_products(share: float) -> bool:
     """Return True if a process with this share of the multiprocessors multiplies correctly.
@@ -94,7 +107,20 @@ def has_right_products(share: float) -> bool:
     NaN. They are right on 16, 32, 66 and 132.
     """
     environment = {**os.environ, PERCENTAGE: percentage(share)}
-    return _call([sys.executable, "-m", "antipode.launch.products"], seconds=60, env=environment)
+    command = [sys.executable, "-m", "antipode.launch.products"]
+    right = _call(command, seconds=60, env=environment)
+    if not right:
+        text = f"products are not right on {percentage(share)} % of the GPU: each process uses all"
+        warnings.warn(text, stacklevel=3)
+    return right
+
+
+def _quit(control: str, folder: str) -> None:
+    """Stop the service, and remove its variables and its folder."""
+    try:
+        _call([control], "quit\n")
+    finally:
+        _forget(folder)
 
 
 def _forget(folder: str) -> None:

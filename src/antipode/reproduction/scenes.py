@@ -1,6 +1,8 @@
 """Replace COCO at the smaller scales by drawn scenes in its layout, with slim detectors."""
 
 import json
+import os
+import time
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +20,8 @@ from antipode.evaluation import detect
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Task
 from antipode.files import atomic_write
+from antipode.runs.lock import lock_file
+from antipode.runs.own_file import open_own
 from antipode.runs.run import Run
 
 SIDE = 96  # height and width of a scene in pixels
@@ -61,9 +65,19 @@ def draw(folder: Path, train: int, test: int) -> Path:
     """Draw scenes in COCO's layout, and return their folder. Existing scenes are kept.
 
     The images are in coco/images. The annotations are in coco/instances_train.json and
-    coco/instances_val.json, which are written after the images.
+    coco/instances_val.json, which are written after the images. Other processes wait until all of
+    them are there.
     """
     home = folder / f"scenes-{train}-{test}"
+    home.mkdir(parents=True, exist_ok=True)
+    with open_own(home / ".drawing") as lock:
+        while os.name == "posix" and not lock_file(lock):
+            time.sleep(0.1)
+        return _drawn(home, train, test)
+
+
+def _drawn(home: Path, train: int, test: int) -> Path:
+    """Draw the scenes that are missing in a folder, and return the folder."""
     for part, count in (("train", train), ("val", test)):
         file = home / "coco" / f"instances_{part}.json"
         if not file.exists():
