@@ -309,6 +309,8 @@ def train_all(runs: list[Wanted], jobs: int, minutes: float, out: Path) -> None:
         )
         for wanted in sorted(runs, key=has_failed)
     ]
+    # each run starts so many processes that compile; by default one per core
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, cores() // jobs)))
     left = max(0.0, 60 * minutes - (time.monotonic() - BEGAN))
     # not SIGINT, which a command in the background of a shell script ignores
     clock = threading.Timer(left, os.kill, (os.getpid(), signal.SIGTERM))

@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 HERE = Path(__file__).parent
 GRACE = 8.0  # seconds between the request to stop and the end of a process
-STOP = 25.0  # seconds in which claims.py starts, and its runs write their checkpoints
-SHORTEST = 60.0  # seconds for which the claims are started
+STOP = 30.0  # seconds in which claims.py starts, and its runs write their checkpoints
+SHORTEST = 100.0  # seconds for which the claims are started
 
 
 class Part(NamedTuple):
@@ -53,6 +53,11 @@ ALONE = {
         "overhead.py --device cuda --images 50000 --steps 40 --rounds 6"
         " --recipe cifar10.adco cifar10.jcl cifar10.msbreg --out OUT/overhead.json",
         160,
+    ),
+    "times": Part(
+        "claims.py --only adco.cost --headlines --seeds 1 --jobs 1 --folder OUT/claims"
+        " --out OUT/claims.jsonl",
+        150,
     ),
     "detectors": Part(
         "evaluate_large.py --device cuda --part detect-voc segment-coco detect-coco"
