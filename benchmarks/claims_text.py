@@ -223,8 +223,8 @@ How a claim is judged:
 - If a claim compares one number with several others, the worst comparison decides. The interval is
   then wider (Bonferroni), since the worst of several comparisons fails more often by chance.
 - A claim for which some runs are missing is not judged.
-- Several claims use the same runs. For example, DCL against SimCLR at batch size 256 is in tables 1,
-  2 and 3 and in figure 4 of DCL. So the verdicts are not independent of each other.
+- Several claims use the same runs. For example, DCL against SimCLR at batch size 256 is in tables
+  1, 2 and 3 and in figure 4 of DCL. So the verdicts are not independent of each other.
 
 In the tables, bold claims are the headlines of their papers. The number after ± is half the width
 of the 95 % interval. The link in the last column leads to the picture, to all numbers and to the
