@@ -309,8 +309,6 @@ def train_all(runs: list[Wanted], jobs: int, minutes: float, out: Path) -> None:
         )
         for wanted in sorted(runs, key=has_failed)
     ]
-    # each run starts so many processes that compile; by default one per core
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, cores() // jobs)))
     left = max(0.0, 60 * minutes - (time.monotonic() - BEGAN))
     # not SIGINT, which a command in the background of a shell script ignores
     clock = threading.Timer(left, os.kill, (os.getpid(), signal.SIGTERM))
@@ -365,6 +363,8 @@ def main() -> None:
         together = [run for run in todo if not (run.timed and args.jobs > 1)]
         if len(together) < len(todo):
             print(f"{len(todo) - len(together)} runs are timed and need --jobs 1", flush=True)
+        # each run starts so many processes that compile; by default one per core
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, cores() // args.jobs)))
         train_all(together, args.jobs, args.minutes, args.out)
     if temporary:
         shutil.rmtree(temporary, ignore_errors=True)
