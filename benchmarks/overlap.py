@@ -5,7 +5,10 @@
 - `pairs`: the decoder and the captured step, without a loader, alone and at the same time, with
   each backend of nvJPEG: the engine for JPEG, and kernels. The decoder runs in a thread of the
   process of the steps, then in a process of its own, which has another CUDA context.
-- `several`: the same in one process, with several decoders that share each batch.
+- `formats`: the same in one process, with what nvJPEG may write (`FORMATS`), the kernels and copies
+  of one batch, and how far the pixels are from those of the workers.
+- `several`: the same in one process, with several decoders that share each batch, and the speed of
+  `linear` with them.
 - `partition`: the same in one process, with steps that leave some multiprocessors to the decoder (a
   green context of the CUDA driver), and the speed of `linear` with such steps.
 - `shares`: the speed of `linear` if workers decode a share of the images and the GPU the others.
@@ -17,8 +20,8 @@
 - `times`: in milliseconds per call, what the loader's thread does beside the steps.
 - `alone`: the loader without a step, and the use of the GPU's JPEG engines by `nvidia-smi dmon`.
 
-About three minutes on an H200. With --device cpu the same code runs on a few small files, without
-`pairs`, `several`, `partition`, `shares` and `memory`. The environment variable
+About four minutes on an H200. With --device cpu the same code runs on a few small files, without
+`pairs`, `formats`, `several`, `partition`, `shares` and `memory`. The environment variable
 CUDA_DEVICE_MAX_CONNECTIONS=32 shows whether streams wait for each other because they share a queue
 of the GPU.
 """
@@ -34,7 +37,8 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -47,12 +51,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import evaluate_networks as networks
-from antipode.data import device_decode, encoded
+from antipode.data import decoders, device_decode, encoded, nvjpeg
 from antipode.data.decoders import evaluation_decoder
 from antipode.data.device_decode import DeviceCrops
 from antipode.data.encoded import Encoded, device_file, slots_for
 from antipode.data.loader import Loader
 from antipode.data.nvjpeg import BACKENDS, NvJpeg, NvJpegError
+from antipode.data.sources import decode
 from antipode.data.workers import AHEAD, pinned
 from antipode.evaluation import classifier, linear
 from antipode.evaluation.classifier import augmented
@@ -67,6 +72,17 @@ EPOCHS = 5  # of `linear`, of which the first is not timed
 SPARED = (8, 16)  # multiprocessors that a step leaves to the decoder
 SHARES = (0.25, 0.5)
 SEVERAL = (2, 4, 8)  # decoders at the same time
+OF_LINEAR = ((4, 0.0), (8, 0.0), (4, 0.25), (4, 0.5))  # decoders, and the share of the workers
+# flags of nvjpegCreateEx, nvjpegOutputFormat_t, and whether only the middle is decoded
+FORMATS = {
+    "rgb": (0, 3, False),
+    "rgb, interpolated colour": (32, 3, False),
+    "rgb, no pipeline": (1, 3, False),
+    "rgb of the middle": (0, 3, True),
+    "planes as in the file": (0, 1, False),
+    "nv12": (0, 8, False),
+}
+COMPARED = 64  # images whose pixels are compared with those of the workers
 RESOURCE = 256  # bytes of CUdevResource, at most; smCount is at byte 96
 TIMED = [  # what the loader's thread does, and parts of it
     (DeviceCrops, "_chunks_of_step"),
@@ -91,12 +107,65 @@ def engines(work: Callable[[], float]) -> dict[str, Any]:
     return result
 
 
+class Middle(NvJpeg):
+    """Decode 9/16 of each image, about as much as a random crop has on average."""
+
+    def __call__(
+        self, files: list[torch.Tensor], sides: Sequence[Sequence[int]]
+    ) -> list[torch.Tensor]:
+        if not hasattr(self, "regions"):
+            self.regions = (ctypes.c_void_p * len(files))()
+            for number, (height, width) in enumerate(sides):
+                region = ctypes.c_void_p()
+                self._call("nvjpegDecodeParamsCreate", ctypes.byref(region))
+                corner = (width // 8, height // 8, 3 * width // 4, 3 * height // 4)
+                nvjpeg._check("ROI", self.library.nvjpegDecodeParamsSetROI(region, *corner))
+                self.regions[number] = region
+        return super().__call__(files, sides)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if name == "nvjpegDecodeBatched":
+            name = "nvjpegDecodeBatchedEx"
+            arguments = (*arguments[:-1], self.regions, arguments[-1])
+        super()._call(name, *arguments)
+
+
+class Several:
+    """Decode each batch in equal parts, each with a decoder, a stream and a thread of its own."""
+
+    def __init__(self, device: torch.device, count: int) -> None:
+        self.count = count
+        self.decoders = [NvJpeg(device, ("hardware",)) for _ in range(count)]
+        self.streams = [torch.cuda.Stream(device, priority=-1) for _ in range(count)]
+        self.pool = ThreadPoolExecutor(count)
+
+    def __call__(
+        self, files: list[torch.Tensor], sides: Sequence[Sequence[int]]
+    ) -> list[torch.Tensor]:
+        def part(number: int) -> list[torch.Tensor]:
+            first, end = (len(files) * at // self.count for at in (number, number + 1))
+            if first == end:
+                return []
+            with torch.cuda.stream(self.streams[number]):
+                images = self.decoders[number](files[first:end], sides[first:end])
+            self.streams[number].synchronize()
+            return images
+
+        return [image for images in self.pool.map(part, range(self.count)) for image in images]
+
+
 class Decoding:
     """Decode the same files again and again, on a stream with a higher priority than the step's."""
 
-    def __init__(self, batches: list[Files], device: torch.device, backend: str) -> None:
+    def __init__(
+        self,
+        batches: list[Files],
+        device: torch.device,
+        backend: str,
+        kind: type[NvJpeg] = NvJpeg,
+    ) -> None:
         self.batches = batches
-        self.decoder = NvJpeg(device, (backend,))
+        self.decoder = kind(device, (backend,))
         self.stream = torch.cuda.Stream(device, priority=-1)
         self.stopped = threading.Event()
         self.images_per_second = 0.0
@@ -220,8 +289,51 @@ def side_by_side(
     return report
 
 
-def with_several(task: Task, source: Any, size: networks.Size) -> dict[str, Any]:
-    """Return the speeds of the step and of several decoders that share each batch."""
+def with_formats(task: Task, source: Any, size: networks.Size) -> dict[str, Any]:
+    """Return the speeds of decoder and step for each of `FORMATS`, and what a batch runs."""
+    batch = size.batch["linear"]
+    step = captured_step(task, size, batch)
+    files = own_memory(source, batch)
+    report: dict[str, Any] = {}
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for name, (flags, planes, middle) in FORMATS.items():
+            with patch.object(nvjpeg, "FLAGS", flags), patch.object(nvjpeg, "PLANES", planes):
+                try:
+                    kind = Middle if middle else NvJpeg
+                    decoding = Decoding(files, task.device, "hardware", kind)
+                    row: dict[str, Any] = {"decoder alone": decoding.run(1.0)}
+                    row |= beside([decoding], step, batch, 1.0)
+                    row["device"] = events_of(lambda one=decoding: one.once(0), True)["device"]
+                    if planes == 3 and not middle:
+                        row["pixels"] = difference(decoding.decoder, files[0])
+                except (NvJpegError, RuntimeError, AttributeError) as error:
+                    row = {"error": str(error)}
+            report[name] = row
+            print(name, row, flush=True)
+    return report
+
+
+def difference(decoder: NvJpeg, files: Files) -> dict[str, float]:
+    """Return how far the pixels of a decoder are from those of the workers, in grey levels."""
+    data, sides = files
+    found = decoder(data[:COMPARED], sides[:COMPARED])
+    torch.cuda.synchronize()
+    gaps = [
+        (image.cpu().int() - decode.decode(file.numpy().tobytes()).int()).abs().flatten()
+        for image, file in zip(found, data, strict=False)
+    ]
+    whole = torch.cat(gaps)
+    return {
+        "mean": float(whole.double().mean()),
+        "most": int(whole.max()),
+        "% equal": 100 * float((whole == 0).double().mean()),
+    }
+
+
+def with_several(
+    task: Task, source: Any, size: networks.Size, linear_speed: Callable[[], float]
+) -> dict[str, Any]:
+    """Return the speeds of the step and of several decoders, and of `linear` with them."""
     batch = size.batch["linear"]
     step = captured_step(task, size, batch)
     report: dict[str, Any] = {}
@@ -231,6 +343,17 @@ def with_several(task: Task, source: Any, size: networks.Size) -> dict[str, Any]
             some = [Decoding(files, task.device, "hardware") for _ in range(count)]
             report[str(count)] = beside(some, step, batch, 1.5)
             print(count, "decoders", report[str(count)], flush=True)
+    report["linear"] = {}
+    for count, share in OF_LINEAR:
+        several = Several(task.device, count)
+        where = "both" if share else "gpu"
+        with (
+            patch.object(decoders, "device_decoder", lambda _, one=several: one),
+            patch.dict(os.environ, ANTIPODE_DECODER=where),
+        ):
+            report["linear"][f"{count}, {share}"] = of_share(share, linear_speed)
+        several.pool.shutdown()
+        print("linear", report["linear"], flush=True)
     return report
 
 
@@ -418,8 +541,9 @@ def parts(device: torch.device, folder: Path) -> dict[str, Callable[[], Any]]:
             return {share: of_share(share, linear_speed) for share in SHARES}
 
     result: dict[str, Callable[[], Any]] = {
+        "formats": lambda: with_formats(task, source, size),
+        "several": lambda: with_several(task, source, size, linear_speed),
         "pairs": lambda: side_by_side(task, source, size, folder),
-        "several": lambda: with_several(task, source, size),
         "partition": lambda: with_partitions(task, source, size, linear_speed),
         "shares": of_shares,
         "memory": lambda: by_memory(task, source, batch),

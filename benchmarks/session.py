@@ -40,7 +40,9 @@ class Part(NamedTuple):
 
 # in commands, OUT and MINUTES are replaced
 ALONE = {
-    "overlap": Part("overlap.py --out OUT/overlap.json", 240),
+    # in a process of its own, because a library that writes where it must not ends all work in it
+    "formats": Part("overlap.py --part formats --out OUT/formats.json", 70),
+    "overlap": Part("overlap.py --part several shares partition --out OUT/overlap.json", 240),
     "at-once": Part("at_once.py --out OUT/at-once.json", 330),
     "decoders": Part(
         "evaluate_large.py --device cuda --part linear-gpu linear-both --out OUT/linear.json",

@@ -22,6 +22,7 @@ from torch import Tensor
 # nvjpegBackend_t, the fastest first: the engine for JPEG; kernels, also for Huffman codes
 BACKENDS = {"hardware": 3, "gpu-hybrid": 2}
 PLANES = 3  # nvjpegOutputFormat_t: RGB, one plane after the other
+FLAGS = 0  # of nvjpegCreateEx; 32 interpolates subsampled colour, which was not tried on a GPU
 ALIGNED = 512  # bytes; where an image may begin
 DAMAGED = (3, 4, 10)  # nvjpegStatus_t: a bad, unsupported or incomplete file
 NO_MEMORY = 5
@@ -91,7 +92,7 @@ def _created(backends: Iterable[str]) -> tuple[Any, ctypes.c_void_p]:
     for library in _libraries():
         for name in backends:
             handle = ctypes.c_void_p()
-            if not library.nvjpegCreateEx(BACKENDS[name], None, None, 0, ctypes.byref(handle)):
+            if not library.nvjpegCreateEx(BACKENDS[name], None, None, FLAGS, ctypes.byref(handle)):
                 return library, handle
     raise NvJpegError("no libnvjpeg that works on this device was found")
 
