@@ -18,18 +18,22 @@ Method. Train with losses that have one of the two, both, or none:
 | way       | bias | noise of the draw | loss of a query                                        |
 |-----------|------|-------------------|--------------------------------------------------------|
 | all       | no   | no                | SiMo's, with all other images of the batch              |
-| drawn     | yes  | yes               | SiMo's with K of them and the rule, as in the paper     |
+| drawn     | yes  | yes               | SiMo's with K of them and the rule, as in the release   |
+| own       | yes  | less in weights   | the same with another draw for each query               |
 | averaged  | yes  | almost none       | the mean of `drawn` over groups of K                    |
 | corrected | no   | that of `drawn`   | `drawn` - `averaged` + `all`                            |
 | weighted  | no   | more than `drawn` | linear in K drawn scores, with their weights in `all`   |
 
 The other images of the batch are put in random order, the same for all queries, and divided into
-groups of K. `drawn` uses the first group. `averaged` uses all groups of K that fit (15 of 16 at a
-batch of 256). The mean of the gradient of `corrected` and of `weighted` over all draws is exactly
-the gradient of `all`. `weighted` also needs no other scores than those drawn, but for one number
-per query. Its noise differs from that of `drawn`, so `corrected` is the one to compare.
+groups of K. `drawn` uses the first group. In `own`, each query has an order of its own, so that the
+noise of different queries is independent and partly averages out in the gradient of the weights.
+`averaged` uses all groups of K that fit (15 of 16 at a batch of 256). The mean of the gradient of
+`corrected` and of `weighted` over all draws is exactly the gradient of `all`. `weighted` also needs
+no other scores than those drawn, but for one number per query. Its noise differs from that of
+`drawn`, so `corrected` is the one to compare.
 
-- If noise is the reason, `averaged` is as good as `all`, and `corrected` as bad as `drawn`.
+- If noise is the reason, `averaged` is as good as `all`, and `corrected` as bad as `drawn`. `own`
+  is then better than `drawn`.
 - If bias is the reason, `corrected` is as good as `all`, and `averaged` as bad as `drawn`.
 
 With --gradients, bias and noise are measured in float64 at random embeddings and at checkpoints of
@@ -84,8 +88,8 @@ METHOD = "simo-few"
 ALPHA = 256.0
 TAU = 0.2
 PROTOCOLS = ("knn", "linear-fast")
-Way = Literal["all", "drawn", "averaged", "corrected", "weighted"]
-WAYS: tuple[Way, ...] = ("all", "drawn", "averaged", "corrected", "weighted")
+Way = Literal["all", "drawn", "own", "averaged", "corrected", "weighted"]
+WAYS: tuple[Way, ...] = ("all", "drawn", "own", "averaged", "corrected", "weighted")
 RUN = ("network", "stem", "epochs", "batch")  # the options that a run depends on
 DRAWS = 64  # draws for the gradients with respect to projections
 BACKWARDS = 8  # of them, those whose gradients with respect to weights are computed
@@ -132,7 +136,9 @@ def estimate(way: Way, attract: Tensor, scores: Tensor, size: int, alpha: float)
         return everyone
     few = losses(attract, groups(scores, size), alpha)
     drawn, averaged = few[:, 0], few.mean(1)
-    return {"drawn": drawn, "averaged": averaged, "corrected": drawn - averaged + everyone}[way]
+    if way == "corrected":
+        return drawn - averaged + everyone
+    return averaged if way == "averaged" else drawn
 
 
 class Estimate(nn.Module):
@@ -149,7 +155,8 @@ class Estimate(nn.Module):
             raise ValueError(f"{negatives} of the {batch - 1} other images cannot be drawn")
         self.way = way
         self.size = negatives
-        self.shuffled = InBatch("pair", subset=batch)  # all others, in the order of SiMo's draw
+        # all others, in the order of SiMo's draw
+        self.shuffled = InBatch("pair", subset=batch, shared=way != "own")
         self.tau = tau
         self.alpha = alpha
 
@@ -550,7 +557,7 @@ def read_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--ways", nargs="+", default=WAYS[:4], choices=WAYS)
+    add("--ways", nargs="+", default=WAYS[:5], choices=WAYS)
     add("--negatives", type=int, nargs="+", default=[16], metavar="K")
     add("--seeds", type=int, nargs="+", default=[0])
     add("--network", default="resnet18")

@@ -38,6 +38,7 @@ IMAGES = (512, 256)  # train and test
 EPOCHS = 10  # of the plan for one epoch of the rehearsal
 LONGEST = 8  # epochs
 BATCH = 256  # at most
+BANK = 1024  # negatives of a bank, at most: steps are timed after it is full
 SLIM = "resnet10-slim"
 
 
@@ -62,6 +63,9 @@ def shortened(planned: PlannedRun) -> PlannedRun:
     }
     if train.checkpoint_every:
         changes["train.checkpoint_every"] = 1
+    bank = planned.recipe.leaves().get("method.bank")
+    if isinstance(bank, int):
+        changes["method.bank"] = min(BANK, bank)
     overrides = {**planned.overrides, **changes}
     recipe = resolve(planned.trial.recipe, overrides=overrides, flags={"train.seed": planned.seed})
     return replace(planned, recipe=recipe, overrides=overrides)

@@ -46,10 +46,13 @@ def test_the_paper_s_draw_and_its_mean_have_the_same_bias(script):
     assert deviations["averaged"] == pytest.approx(deviations["drawn"], rel=1e-9)
 
 
-@pytest.mark.parametrize(("way", "subset"), [("all", None), ("drawn", 5)])
-def test_a_published_way_is_simo_with_the_same_draw(script, way, subset):
+@pytest.mark.parametrize(
+    ("way", "subset", "shared"), [("all", None, True), ("drawn", 5, True), ("own", 5, False)]
+)
+def test_a_published_way_is_simo_with_the_same_draw(script, way, subset, shared):
     pair = random_pair()
-    simo = Contrast(InBatch("pair", subset=subset), tau=TAU, margin=eqco(ALPHA))
+    pool = InBatch("pair", subset=subset, shared=shared)
+    simo = Contrast(pool, tau=TAU, margin=eqco(ALPHA))
     loss, _ = script.Estimate(way, 5, 32, TAU, ALPHA)(pair)
     assert loss.item() == pytest.approx(simo(pair)[0].item(), abs=1e-12)
 
