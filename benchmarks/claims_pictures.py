@@ -63,7 +63,7 @@ def draw_headlines(claims: list[Claim], file: Path) -> None:
         y=1 - 0.13 / height,
         s="Do the papers' headline claims hold on CIFAR-10?",
         fontsize=13,
-        fontweight="semibold",
+        fontweight="bold",
         **title,
     )
     figure.text(y=1 - 0.42 / height, s=SUBTITLE, fontsize=9.5, color=palette["soft"], **title)
@@ -90,14 +90,14 @@ def draw_row(axes: Any, at: int, row: str | Claim) -> None:
     """Draw a title, or a claim: its text, the margin with its interval, and the verdict."""
     palette = colours()
     if isinstance(row, str):
-        style = {"color": palette["faint"]} if row[0] == "-" else {"weight": "semibold"}
+        style = {"color": palette["faint"]} if row[0] == "-" else {"weight": "bold"}
         write(axes, TEXT, at, row.removeprefix("- "), size=9.5, **style)
         return
     text = re.sub(r" \(.*\)$", "", capital(row.law.text))
     write(axes, TEXT, at, textwrap.shorten(text, 78, placeholder=" …"), size=9)
     name, marker, full = MARKS[row.word]
     colour = palette[name]
-    write(axes, 1.04, at, row.word, size=9, color=colour, weight="semibold")
+    write(axes, 1.04, at, row.word, size=9, color=colour, weight="bold")
     if "ratio of" in row.verdict.text:
         return  # not in points
     margin, interval = row.verdict.margin, row.verdict.interval

@@ -22,7 +22,7 @@ from records import (
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 ROW = 0.29  # inches of a method
-TITLE = {"x": 0.012, "ha": "left", "va": "top", "fontsize": 13, "fontweight": "semibold"}
+TITLE = {"x": 0.012, "ha": "left", "va": "top", "fontsize": 13, "fontweight": "bold"}
 
 
 def draw() -> None:
@@ -63,7 +63,7 @@ def draw_throughput() -> None:
     figure, axes = plt.subplots(figsize=(WIDTH, 2.1), layout="constrained")
     colour = [palette["s0"], palette["faint"]]
     bars = axes.barh(["antipode", "lightly 1.6.0"], [ours, theirs], color=colour, height=0.62)
-    axes.bar_label(bars, fmt="{:,.0f}", padding=6, fontsize=11, fontweight="semibold")
+    axes.bar_label(bars, fmt="{:,.0f}", padding=6, fontsize=11, fontweight="bold")
     axes.invert_yaxis()
     axes.margins(x=0.15)
     axes.grid(visible=False)

@@ -19,6 +19,10 @@ def test_every_public_name_is_a_function_and_stays_one_after_every_part_is_impor
         assert name == "functional" or not inspect.ismodule(value), name
 
 
+def test_the_records_need_no_import_of_their_own():
+    assert antipode.__getattr__("types") is importlib.import_module("antipode.types")
+
+
 def test_lists_are_lists_of_names():
     for name in ("methods", "recipes", "datasets", "protocols"):
         names = getattr(antipode, f"list_{name}")()

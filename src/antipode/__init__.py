@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from antipode import functional
+    from antipode import functional, types
     from antipode.api import analyse, evaluate, export, load_backbone, pretrain, report
     from antipode.data.views.views import views
     from antipode.finetuning.model import load_classifier
@@ -40,6 +40,7 @@ HOMES = {
     "sweep": "antipode.sweeps.run",
     "views": "antipode.data.views.views",
     "functional": "antipode.functional",
+    "types": "antipode.types",
     # used by the command line, and not part of the public interface
     "job_lines": "antipode.launch.jobs",
     "job_table": "antipode.launch.jobs",
@@ -86,7 +87,7 @@ def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'antipode' has no attribute {name!r}")
     module = importlib.import_module(HOMES[name])
-    value = module if name == "functional" else getattr(module, name)
+    value = module if HOMES[name] == f"antipode.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

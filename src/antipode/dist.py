@@ -12,10 +12,12 @@ Tests on random embeddings do not detect this error.
 import atexit
 import os
 import re
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch
@@ -27,6 +29,8 @@ PARENT = os.getppid()  # the parent at the start of this process: torchrun, if i
 # The timeout of collectives, after which a rank counts as hanging. It is long because rank 0 may
 # spend minutes on a checkpoint.
 PATIENCE = timedelta(minutes=10)
+ALONE = 20.0  # seconds after which a rank that has failed counts as the only one
+_failures = count()  # the errors of all ranks so far
 BUCKET = 1 << 25  # gradients that are averaged in one transfer: 128 MB of float32
 ALIGNED = 32  # numbers; 64 bytes of bfloat16
 
@@ -136,8 +140,13 @@ def restarted() -> bool:
 
 
 @contextmanager
-def together() -> Iterator[None]:
-    """Run a block that calls collectives; raise ConnectionError if another rank has ended."""
+def together(
+    advice: str = "run the same command again to resume from the last checkpoint",
+) -> Iterator[None]:
+    """Run a block that calls collectives; raise ConnectionError if another rank has ended.
+
+    The error ends with `advice`.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -147,7 +156,7 @@ def together() -> Iterator[None]:
         reason = re.sub(r"^\[\S*\] ", "", str(error)).splitlines()[0].split(". ")[0][:200]
         raise ConnectionError(
             f"rank {rank()} of {world()} stops because another rank has ended or does not respond "
-            f"({reason}); run the same command again to resume from the last checkpoint"
+            f"({reason}); {advice}"
         ) from error
 
 
@@ -158,6 +167,24 @@ def _is_collective_error(error: RuntimeError) -> bool:
     names gloo's source files.
     """
     return isinstance(error, process.DistError) or "gloo" in str(error)
+
+
+def failed_together() -> bool:
+    """Return True if all ranks have an error and call this function within some seconds.
+
+    A rank that has failed alone must end, because its next collectives would meet other ones of the
+    ranks that continue. They may be waiting in a collective, so this function is none.
+    """
+    if world() == 1:
+        return True
+    store = process.distributed_c10d._get_default_store()
+    name = f"failed {next(_failures)}"
+    failed = store.add(name, 1)
+    until = time.monotonic() + ALONE
+    while failed < world() and time.monotonic() < until:
+        time.sleep(0.05)
+        failed = store.add(name, 0)
+    return failed == world()
 
 
 def movable(x: Tensor) -> Tensor:

@@ -74,6 +74,11 @@ def not_finished(path: Path) -> str:
             f"{path} holds no finished run: its training has not ended, so there is no {WEIGHTS} "
             "yet; the command that started it resumes it"
         )
+    if path.parts[:1] and path.parts[0].startswith("timm:"):
+        return (
+            f"{path} needs a prefix that says which weights: random:{path} is untrained, and "
+            f"file:PATH@{path} is a checkpoint"
+        )
     reason = f"there is no {WEIGHTS}" if path.exists() else f"there is no such folder{_near(path)}"
     return (
         f"{path} holds no finished run: {reason}; networks that no run trained are random:NAME, "

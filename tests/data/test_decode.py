@@ -298,6 +298,18 @@ def orientated(number):
     return encoded(Image.fromarray(PIXELS), "JPEG", exif=exif)
 
 
+@pytest.mark.parametrize("before", [b"", b"\xff\xff", 2 * (b"\xff\xe2\xff\xf0" + bytes(65_518))])
+def test_exif_data_is_removed_wherever_it_stands(before):
+    """Fill bytes or large profiles may stand before it."""
+    whole = orientated(6)
+    at = whole.index(b"Exif") - 4
+    moved = module.without_exif(whole[:at] + before + whole[at:])
+    assert b"Exif" not in moved
+    with Image.open(io.BytesIO(moved)) as image:
+        assert 0x0112 not in image.getexif()
+        assert np.array_equal(np.asarray(image), np.asarray(Image.open(io.BytesIO(whole))))
+
+
 def test_torchcodec_comes_first_and_does_not_see_the_orientation(monkeypatch, fresh_decoder):
     calls = []
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -310,6 +311,20 @@ def test_the_kernel_cuts_the_crops_of_the_reference(tmp_path):
 
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def test_a_damaged_header_is_not_for_the_device():
+    whole = jpeg(1, exif=b"Exif\0\0" + bytes(20))
+    adobe = b"\xff\xee\x00\x0eAdobe" + bytes(6) + b"\x01"
+    whole = whole[:2] + adobe + whole[2:]
+    assert headers.plain_jpeg(whole) == (48, 60)
+    scan = whole.index(b"\xff\xda")
+    for at in range(2, scan):
+        for value in (0, 1, 5, 255):
+            with suppress(ValueError):  # a size that is not suitable for training
+                headers.plain_jpeg(whole[:at] + bytes([value]) + whole[at + 1 :])
+        with suppress(ValueError):
+            assert headers.plain_jpeg(whole[:at] + headers.END) is None
 
 
 def test_a_file_whose_size_decoders_may_read_differently_is_not_for_the_device():

@@ -42,6 +42,7 @@ def made(tmp_path):
     root = classes(tmp_path / "images", names=("cat", "cat-like", "dog"), count=12)
     (root / "dog" / "broken.png").write_bytes(b"no image")
     (root / "cat" / "empty.png").touch()
+    (root / "dog" / "link.png").symlink_to(tmp_path / "elsewhere.png")
     np.save(root / "dog" / "deep.npy", np.zeros((8, 8, 5), np.uint8))
     return aged(root)
 
@@ -72,7 +73,7 @@ def test_an_index_gives_the_same_images(tmp_path, monkeypatch, cache):
         assert (one.channels, one.size) == (other.channels, other.size)
         assert stamp(one) == stamp(other)
         assert torch.equal(one.read(0), other.read(0))
-    assert len(first.train.skipped) == 3
+    assert len(first.train.skipped) == 4
 
 
 def test_a_published_data_set_has_an_index_of_its_own(tmp_path, cache):
@@ -109,7 +110,20 @@ def swap(root):
     os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-@pytest.mark.parametrize("change", [add, remove, deeper, overwrite, swap])
+def repair(root):
+    photograph(root / "dog" / "broken.png", seed=80)  # in place
+
+
+def fill(root):
+    photograph(root / "cat" / "empty.png", seed=81)
+
+
+def mount(root):
+    """Bring back the file to which a link points, in another folder."""
+    photograph(root.parent / "elsewhere.png", seed=82)
+
+
+@pytest.mark.parametrize("change", [add, remove, deeper, overwrite, swap, repair, fill, mount])
 def test_a_change_is_noticed(tmp_path, change):
     root = made(tmp_path)
     opened(root)

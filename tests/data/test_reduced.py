@@ -65,10 +65,18 @@ def test_every_box_keeps_the_pixels_of_its_view(boxes, scale):
     assert reduced._scale(table, [24] * len(boxes)) == scale
 
 
-def test_a_truncated_file_is_left_to_the_full_decoder():
+@pytest.mark.parametrize("damage", ["truncated", "empty profile", "short JFIF"])
+def test_a_file_that_pillow_refuses_is_left_to_the_full_decoder(damage):
     file = io.BytesIO()
     photo(0, 200, 150).save(file, "JPEG")
-    data = np.frombuffer(file.getvalue()[:2000], np.uint8)
+    whole = file.getvalue()
+    jfif = 4 + int.from_bytes(whole[4:6], "big")  # where the first segment ends
+    damaged = {
+        "truncated": whole[:2000],
+        "empty profile": whole[:jfif] + b"\xff\xe2\x00\x0eICC_PROFILE\0" + whole[jfif:],
+        "short JFIF": whole[:2] + b"\xff\xe0\x00\x07JFIF\0" + whole[jfif:],
+    }
+    data = np.frombuffer(damaged[damage], np.uint8)
     box = np.array([(0, 0, 100, 100, 0, 0)], np.int32)
     out = [torch.zeros(1, 3, 24, 24, dtype=torch.uint8)]
     assert not reduced._cut(data, 2, box, views("linear", size=24), 0, out)

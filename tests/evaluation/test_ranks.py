@@ -4,6 +4,8 @@ All networks but the detector are in float64. Each counts the images that pass t
 """
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from antipode import dist
 from antipode.data.sources.annotated import detection
 from antipode.data.sources.source import Decoded
 from antipode.evaluation import detect, linear, nearest, semi, tuning
+from antipode.evaluation.evaluate import _Scoring
 from antipode.evaluation.features import extract
 from antipode.evaluation.logistic import classify
 from tests.evaluation import scenes
@@ -204,3 +207,37 @@ def test_each_rank_does_half_of_the_work(records, name):
     share = 1.0 if name in WHOLE else 0.5
     for seen in (first, second):
         assert seen == pytest.approx(share * single, rel=0.02, abs=3)
+
+
+# Failures
+
+
+def failing(folder):
+    """Return the protocols that a rank tried, and its error: one fails on rank 1 only."""
+    dist.ALONE = 0.5
+    tried = []
+
+    def score(name, protocol):
+        tried.append(name)
+        if name == "fails" or (name == "fails on rank 1" and dist.rank() == 1):
+            raise ValueError(f"{name} {dist.rank()}")
+        dist.gather_objects(name)
+
+    files = SimpleNamespace(read_object=lambda name: {})
+    run = SimpleNamespace(data_name="bright", data=None, folder=files, path=Path("run"))
+    scoring = _Scoring(run, None, torch.device("cpu"), 0, compare=False)
+    scoring._score = score
+    try:
+        with dist.together():
+            scoring.run(dict.fromkeys(["fails", "succeeds", "fails on rank 1", "comes last"]))
+    except (ValueError, ConnectionError) as error:
+        return {"tried": tried, "error": f"{type(error).__name__}: {error}"}
+
+
+def test_a_rank_that_fails_alone_stops_and_ends_the_others(tmp_path):
+    """Otherwise the ranks wait for each other in collectives of different protocols."""
+    first, second = TwoRanks(tmp_path, failing, [(tmp_path,)] * 2).results()
+    for record in (first, second):
+        assert record["tried"] == ["fails", "succeeds", "fails on rank 1"]
+    assert "ConnectionError: rank 0 of 2 stops because another rank has ended" in first["error"]
+    assert "ValueError: fails: fails 1; fails on rank 1" in second["error"]

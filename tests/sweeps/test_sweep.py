@@ -9,6 +9,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from antipode.evaluation.protocol import stored_name
 from antipode.reproduction.plan import digest
 from antipode.runs.run import Run
 from antipode.sweeps import run as sweep_run
+from antipode.sweeps import table
 from antipode.sweeps.charts import Line, line_chart, steps
 from antipode.sweeps.curves import mean_curve
 from antipode.sweeps.page import page
@@ -223,6 +225,7 @@ def test_the_same_call_again_trains_and_evaluates_nothing(finished, monkeypatch)
         (("retrieval",), [None]),
         (("retrieval", "alignment-uniformity"), []),
         (("knn20", "knn-held-out"), []),
+        (("knn20", "retrieval"), [["knn-held-out"]]),
     ],
 )
 def test_default_scores_that_are_missing_are_computed(finished, monkeypatch, stored, computed):
@@ -236,6 +239,25 @@ def test_default_scores_that_are_missing_are_computed(finished, monkeypatch, sto
     assert run.done
     sweep_run.finish(run, (), "cpu", True)
     assert found == computed
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen_by"),
+    [
+        ([{"knn-held-out", "retrieval"}, {"retrieval"}, set()], "retrieval"),
+        ([{"knn-held-out"}, {"retrieval"}], None),
+        ([set(), set()], None),
+    ],
+)
+def test_the_best_setting_is_chosen_by_a_score_that_all_of_them_have(
+    monkeypatch, scores, chosen_by
+):
+    rows = iter([{"values": {}, "mean": dict.fromkeys(names, 1.0)} for names in scores])
+    monkeypatch.setattr(table, "row", lambda *_: next(rows))
+    plan = SimpleNamespace(settings=scores, vary={}, out=None)
+    content = table.results(plan, (), {})
+    assert content["chosen_by"] == chosen_by
+    assert (content["best"] is None) == (chosen_by is None)
 
 
 def test_a_protocol_with_a_data_set_of_its_own_is_not_repeated():

@@ -3,6 +3,8 @@ decided once and stored."""
 
 import json
 import shutil
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from antipode.data.sources.source import Memory
 from antipode.recipe import own_data
 from antipode.recipe.resolve import resolve
 from antipode.training import pace
+from antipode.training import plan as training_plan
 from antipode.training.plan import Plan, describe
 from tests.test_cli import call
 from tests.training.runs import small_splits
@@ -112,6 +115,7 @@ def test_a_plan_says_everything_and_leaves_nothing(tmp_path, monkeypatch):
     assert (plan.left_out, plan.sizes) == (1, ((16, 16), (18, 16)))
     assert (plan.size, plan.batch, plan.per_epoch, plan.steps) == (16, 8, 2, 4)
     assert plan.seconds > 0 and plan.memory_bytes > 1e7
+    assert f"at {plan.images_per_second:,.0f} images/s" in "\n".join(plan.lines())
     text = "\n".join(plan.lines())
     assert 4 <= len(plan.lines()) <= 6
     assert "20 images" in text and "1 file left out" in text and "16 x 16 to 18 x 16 px" in text
@@ -119,6 +123,26 @@ def test_a_plan_says_everything_and_leaves_nothing(tmp_path, monkeypatch):
     assert "2 images (10%) are held out" in text
     assert "batch 8, 2 steps per epoch, 2 epochs, 4 steps" in text and "Estimated: " in text
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+@pytest.mark.parametrize(("longest", "taken", "start"), [(0.01, 1, 0.0), (9.0, 15, 0.2)])
+def test_slow_steps_are_timed_no_longer_than_needed(monkeypatch, longest, taken, start):
+    """The first steps of the pretended training take .06 s instead of .02 s."""
+    monkeypatch.setattr(training_plan, "LONGEST", longest)
+    done = []
+
+    def run(step):
+        for number in range(100):
+            time.sleep(0.06 if number < 5 else 0.02)
+            done.append(number)
+            yield number
+
+    loader = SimpleNamespace(total=100)
+    found = training_plan._seconds(
+        SimpleNamespace(loader=loader, device=torch.device("cpu"), run=run)
+    )
+    assert len(done) == taken
+    assert found == pytest.approx((start, 0.02 if taken > 1 else 0.06), abs=0.1)
 
 
 def test_planning_does_not_change_the_training(tmp_path):

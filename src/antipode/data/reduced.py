@@ -56,12 +56,12 @@ def _cut(
     data: Bytes, scale: int, boxes: Bytes, views: Maker, row: int, crops: list[Tensor]
 ) -> bool:
     """Write the crops of one image; return False if the file cannot be decoded."""
-    file = Image.open(io.BytesIO(data.data), formats=("JPEG",))
-    width, height = file.size
     try:
+        file = Image.open(io.BytesIO(data.data), formats=("JPEG",))
+        width, height = file.size
         file.draft(None, (width // scale, height // scale))
         image = file.convert("RGB")
-    except OSError:  # reported when the full image is read
+    except Exception:  # Pillow raises many kinds; the full image is decoded, which reports errors
         return False
     # the reduced image has the rounded-up size, so its last row and column may be incomplete
     for view, (top, left, rows, columns, mirror, upend) in enumerate(boxes.tolist()):

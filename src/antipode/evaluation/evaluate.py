@@ -59,7 +59,8 @@ def evaluate(
     where = pick_device(device)
     dist.setup(where.type)
     scoring = _Scoring(subject, data, where, subject.seed if seed is None else seed, compare)
-    return scoring.run(chosen or scoring.usual())
+    with dist.together("the scores that were computed before are stored"):
+        return scoring.run(chosen or scoring.usual())
 
 
 def check_seed(seed: int) -> None:
@@ -181,6 +182,7 @@ class _Scoring:
         """Return the scores by protocol.
 
         If some protocols fail, the scores of the others are stored first. Then an error is raised.
+        If a protocol fails on some ranks only, such as for a file that one rank reads, these stop.
         """
         self.subject.folder.read_object("scores.json")  # raises early if it is damaged
         failures: dict[str, Exception] = {}
@@ -189,6 +191,8 @@ class _Scoring:
                 self._score(name, protocol)
             except (ValueError, FileNotFoundError) as error:
                 failures[name] = error
+                if not dist.failed_together():
+                    break
         _warn_unreadable([*self.tasks.values(), *self.labelled.values()])
         if failures:
             raise _failure(failures, self.scores, self.subject.path / "scores.json")

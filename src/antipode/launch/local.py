@@ -86,7 +86,7 @@ def check_at_once(at_once: int | str) -> int:
     except ValueError:
         number = 0
     if not 1 <= number <= MOST:
-        raise ValueError(f"at most {MOST} runs can train at once, and at least 1, got {at_once!r}")
+        raise ValueError(f"1 to {MOST} runs can train at once, or auto, got {at_once!r}")
     return number
 
 

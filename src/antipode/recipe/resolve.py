@@ -116,7 +116,9 @@ def rescaled(recipe: Recipe) -> str | None:
         f"({f'{name}, ' if several else ''}{group.rule} rule)"
         for name, group in recipe.optim.items()
     ]
-    return f"Batch size {batch}: learning rate scaled to {', '.join(rates)}."
+    fixed = all(group.rule == "fixed" for group in recipe.optim.values())
+    verb = "stays" if fixed else "scaled to"
+    return f"Batch size {batch}: learning rate {verb} {', '.join(rates)}."
 
 
 def views_needed(method: str, arguments: Mapping[str, Any] | None = None) -> int:

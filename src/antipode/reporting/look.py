@@ -84,7 +84,7 @@ def matplotlib_style() -> dict[str, Any]:
         "axes.edgecolor": palette["line"],
         "axes.labelcolor": palette["soft"],
         "axes.titlecolor": palette["ink"],
-        "axes.titleweight": "semibold",
+        "axes.titleweight": "bold",
         "axes.titlesize": 10,
         "axes.labelsize": 9.5,
         "axes.titlelocation": "left",

@@ -58,7 +58,7 @@ def _drawn(figure: Any, item: Item, cells: Cells, name: str, scale: str) -> byte
     heights = [band.height for band in bands]
     sheet = figure.Figure(figsize=(WIDTH, HEAD + sum(heights)), layout="constrained")
     title = textwrap.fill(f"{item.title} ({name}, {scale})", 82)
-    sheet.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="semibold")
+    sheet.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     fields = []
     if bands:
         fields = sheet.subfigures(len(bands), 1, height_ratios=heights, squeeze=False)[:, 0]

@@ -43,7 +43,7 @@ def _best(content: dict[str, Any]) -> str:
     """Return the sentence on the best setting."""
     best = content["best"]
     if best is None:
-        sentence = "No run has a score yet that could choose a setting without test labels."
+        sentence = "No score that uses no test label is known for every setting, so none is chosen."
         return f'<p class="what">{sentence}</p>'
     row = content["rows"][best["row"]]
     others = [name for name in row["mean"] if name != content["chosen_by"]]

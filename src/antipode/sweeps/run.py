@@ -1,7 +1,7 @@
 """Run a sweep: train and evaluate every setting with several seeds, and write the results."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 from antipode import dist
 from antipode.evaluation.evaluate import evaluate
-from antipode.evaluation.protocol import has_usual, known, stored_name
+from antipode.evaluation.protocol import NEIGHBOURS, has_usual, known, stored_name
 from antipode.files import atomic_write, finite
 from antipode.launch.dispatch import check, perform
 from antipode.launch.place import Asked
@@ -138,8 +138,20 @@ def finish(run: SweepRun, protocols: Sequence[str], device: str, quiet: bool) ->
     missing = [name for name in protocols if stored_name(name, own) not in stored]
     if missing or not (protocols or has_usual(stored)):
         evaluate(trained, missing or None, device=device)
-    if not any(name in trained.scores for name in CHOOSING):
+    if _lacks_choice(protocols, trained.scores):
         _score_for_choice(trained, device)
+
+
+def _lacks_choice(protocols: Collection[str], stored: Collection[str]) -> bool:
+    """Return True if a run lacks the score by which the best setting is chosen.
+
+    An earlier sweep may have computed only the second choice. A kNN score shows that there are
+    labels, so that the first choice is possible.
+    """
+    if CHOOSING[0] in stored or any(name in protocols for name in CHOOSING):
+        return False
+    labelled = any(name in stored for name in NEIGHBOURS)
+    return labelled or not any(name in stored for name in CHOOSING)
 
 
 def _score_for_choice(run: Run, device: str) -> None:

@@ -15,7 +15,10 @@ CHOOSING = ("knn-held-out", "retrieval")
 def results(plan: SweepPlan, protocols: Sequence[str], failed: dict[Any, str]) -> dict[str, Any]:
     """Return the content of sweep.json."""
     rows = [row(plan, setting, failed) for setting in plan.settings]
-    chosen_by = next((name for name in CHOOSING if any(name in r["mean"] for r in rows)), None)
+    scored = [r["mean"] for r in rows if r["mean"]]
+    # a score that some rows lack would choose among the others only
+    common = [name for name in CHOOSING if scored and all(name in mean for mean in scored)]
+    chosen_by = next(iter(common), None)
     best = best_row(rows, chosen_by)
     return {
         "vary": plan.vary,

@@ -1,7 +1,9 @@
 """What `pretrain` found and what it will do, in a few lines."""
 
 import copy
+import math
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -26,7 +28,7 @@ from antipode.training.pace import amount, duration, memory_used, warm_steps
 from antipode.wording import counted, overrides
 
 TIMED = 10  # steps that are timed
-LONGEST = 15.0  # seconds after which no further step is timed
+LONGEST = 15.0  # seconds after which no further step is taken
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Plan:
         memory_bytes: peak of the memory in use, None if it was not measured.
         done: number of steps that the run folder already holds.
         threads: number of CPU threads that compute, None on other devices.
+        images_per_second: speed of the training steps on all ranks, None if it was not measured.
     """
 
     data: str
@@ -79,6 +82,7 @@ class Plan:
     memory_bytes: int | None = None
     done: int = 0
     threads: int | None = None
+    images_per_second: float | None = None
 
     def json(self) -> dict[str, object]:
         """Return the values by name."""
@@ -117,7 +121,10 @@ class Plan:
         if self.seconds is None or self.done == self.steps:
             return []
         memory = f" and {amount(self.memory_bytes)} of memory" if self.memory_bytes else ""
-        return [f"Estimated: {duration(self.seconds)}{memory}, from a few timed steps."]
+        speed = self.images_per_second or 0.0
+        digits = 1 if speed < 10 else 0
+        rate = f", at {speed:,.{digits}f} images/s" if speed else ""
+        return [f"Estimated: {duration(self.seconds)}{memory}{rate}, from a few timed steps."]
 
 
 def describe(recipe: Recipe, splits: Splits) -> Plan:
@@ -210,34 +217,52 @@ def _weights_note(recipe: Recipe) -> list[str]:
 
 
 def measured(plan: Plan, recipe: Recipe, splits: Splits, module: nn.Module | None) -> Plan:
-    """Return the plan with time and memory, from a few steps of a network that is thrown away."""
+    """Return the plan with time, speed and memory, from a few steps of a network thrown away."""
     with dist.together(), unchanged(), torch.random.fork_rng(devices=[]):
         with torch.inference_mode(False), torch.enable_grad():
             setup = build(recipe, splits, copy.deepcopy(module))  # the caller's stays as it is
-            seconds = _seconds(setup) * (1 - plan.done / max(plan.steps, 1))
+            start, per_step = _seconds(setup)
         memory = memory_used(setup.device.type)
-    return replace(plan, seconds=seconds, memory_bytes=memory)
+    left = 1 - plan.done / max(plan.steps, 1)
+    return replace(
+        plan,
+        seconds=left * (start + per_step * setup.loader.total),
+        memory_bytes=memory,
+        images_per_second=setup.loader.batch / per_step,
+    )
 
 
-def _seconds(setup: Setup) -> float:
-    """Return how long the whole training takes, from the time of a few of its first steps."""
+def _seconds(setup: Setup) -> tuple[float, float]:
+    """Return the seconds that training takes at its start, and per step.
+
+    They follow from a few of its first steps. On a CPU these end after `LONGEST` seconds, even if
+    only one step was taken. On a GPU the first steps hold compilation and are all taken.
+    """
     total = setup.loader.total
     warm = min(warm_steps(setup.device.type), max(0, total - 1))
     begin = time.perf_counter()
-    done = 0
     steps: Any = setup.run(0)
     with closing(steps):
-        for _ in islice(steps, warm):
-            done += 1
+        warmed = _take(steps, warm, math.inf if setup.device.type == "cuda" else LONGEST)
         _wait(setup.device)
         first = time.perf_counter()
-        for _ in islice(steps, TIMED):
-            done += 1
-            if time.perf_counter() - first > LONGEST:
-                break
+        timed = _take(steps, TIMED, LONGEST) if warmed == warm else 0
         _wait(setup.device)
-    per_step = (time.perf_counter() - first) / max(1, done - warm)
-    return first - begin + per_step * (total - warm)
+    if not timed:
+        return 0.0, (first - begin) / warmed
+    per_step = (time.perf_counter() - first) / timed
+    return max(0.0, first - begin - per_step * warmed), per_step
+
+
+def _take(steps: Iterator[Any], most: int, longest: float) -> int:
+    """Take up to `most` steps, and no further one after `longest` seconds; return their number."""
+    begin = time.perf_counter()
+    taken = 0
+    for _ in islice(steps, most):
+        taken += 1
+        if time.perf_counter() - begin > longest:
+            break
+    return taken
 
 
 def _wait(device: torch.device) -> None:

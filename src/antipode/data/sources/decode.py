@@ -143,11 +143,14 @@ def _torchvision() -> Callable[[bytes, int], Tensor] | None:
 
 def without_exif(data: bytes) -> bytes:
     """Return a JPEG file without its EXIF segments, since torchcodec applies the orientation."""
-    if EXIF not in data[:65_536]:
+    if EXIF not in data:
         return data
     kept = [data[:2]]
     at = 2
     while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != SCAN:
+        if data[at + 1] == 0xFF:  # any number of these bytes may precede a marker
+            at += 1
+            continue
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         if data[at + 1] != APP1 or not data.startswith(EXIF, at + 4):
             kept.append(data[at:end])

@@ -49,6 +49,7 @@ ADOBE = 0xEE  # its byte 11 is 1 if the components are luma and colour, 0 if red
 END = b"\xff\xd9"
 # 4:4:4, 4:2:2 and 4:2:0: horizontal and vertical sampling of the components, four bits each
 SAMPLINGS = (b"\x11\x11\x11", b"\x21\x11\x11", b"\x22\x11\x11")
+SHORTEST = {BASELINE: 17, ADOBE: 14}  # bytes of the parts of these segments that are read
 PLAIN = 1 << 24  # pixels of an image that a GPU decodes
 SEGMENTS = frozenset((0xC4, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE))
 
@@ -125,7 +126,8 @@ def plain_jpeg(data: bytes) -> tuple[int, int] | None:
         length = int.from_bytes(data[at + 2 : at + 4], "big")
         if marker == SCAN:
             break
-        if length < 2 or (marker == BASELINE and sides):  # decoders may read such a file otherwise
+        fits = SHORTEST.get(marker, 2) <= length <= len(data) - at - 2
+        if not fits or (marker == BASELINE and sides):  # decoders may read such a file otherwise
             return None
         if marker == BASELINE:
             bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)

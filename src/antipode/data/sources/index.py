@@ -5,7 +5,9 @@ kept in the user's cache folder, never among the images, and used again while th
 unchanged. These things are compared before:
 
 - the time of the last change and the number of entries of every folder,
-- the size and the first bytes of a random sample of files.
+- the size and the first bytes of a random sample of files,
+- whether files that could not be used still cannot be used, since they may have been repaired (all
+  of them, or a random sample if there are many).
 
 A file that was overwritten in place, and is not in the sample, is not noticed. The environment
 variable ANTIPODE_INDEX=new makes the index again, and ANTIPODE_INDEX=off uses none.
@@ -27,13 +29,22 @@ from antipode.data.sources import headers
 from antipode.data.sources.arrays import DAMAGED, member
 from antipode.data.sources.image_names import Array, Names
 from antipode.data.sources.source import Skip
-from antipode.data.sources.walk import Folder, Headers, read_headers, walk
+from antipode.data.sources.walk import (
+    File,
+    Folder,
+    Headers,
+    is_usable,
+    read_header,
+    read_headers,
+    walk,
+)
 from antipode.files import atomic_write
 from antipode.names import printable
 
 FORM = 1  # the version of the files
 LEAST = 10_000  # a folder with fewer files is listed faster than its index is checked
 SAMPLE = 128  # files that are compared
+UNUSABLE = 1000  # files that could not be used, and are looked at again
 # A folder that changed this many ns before it was listed may have changed again within the
 # resolution of its clock, which would not be noticed. It gets no index.
 SETTLED = 2_000_000_000
@@ -202,9 +213,22 @@ def _is_current(root: Path, content: Index) -> bool:
                 return False
         count = min(SAMPLE, len(content.names))
         sample = random.Random().sample(range(len(content.names)), count)
-        return all(_is_same(place, content, at) for at in sample)
+        return all(_is_same(place, content, at) for at in sample) and not _repaired(root, content)
     except OSError:
         return False
+
+
+def _repaired(root: Path, content: Index) -> bool:
+    """Return True if something that could not be used can be used now."""
+    if any(is_usable(root, skip.name) for skip in _some(content.skipped)):
+        return True
+    failed = [] if content.headers is None else _some([*content.headers.reasons])
+    return any(isinstance(read_header(str(root), content.names[at]), File) for at in failed)
+
+
+def _some(items: list[Any]) -> list[Any]:
+    """Return all items, or a random sample if there are many."""
+    return items if len(items) <= UNUSABLE else random.Random().sample(items, UNUSABLE)
 
 
 def _is_same(root: str, content: Index, at: int) -> bool:

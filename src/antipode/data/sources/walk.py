@@ -109,7 +109,13 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _size(entry: "os.DirEntry[str]") -> int | str:
+def is_usable(root: Path, name: str) -> bool:
+    """Return True if what `walk` has skipped is now a file that is not empty, or an open folder."""
+    path = root / name
+    return os.access(path, os.R_OK | os.X_OK) if path.is_dir() else isinstance(_size(path), int)
+
+
+def _size(entry: "os.DirEntry[str] | Path") -> int | str:
     """Return the number of bytes of a file, or the reason why it cannot be used."""
     try:
         if not entry.is_file():
@@ -202,14 +208,14 @@ def scan(root: Path, names: Names, read: Headers, chosen: Array) -> Scan:
 
 
 def _read_all(root: str, names: list[str]) -> Iterator[File | Skip]:
-    """Yield the result of `_read_header` of every file, in order.
+    """Yield the result of `read_header` of every file, in order.
 
     Threads are used only if the disk is slow, since otherwise they only wait for each other.
     """
     blocks = [names[first : first + BLOCK] for first in range(0, len(names), BLOCK)]
 
     def read_block(block: list[str]) -> list[File | Skip]:
-        return [_read_header(root, name) for name in block]
+        return [read_header(root, name) for name in block]
 
     with bar(len(names), f"reading headers in {root}") as advance:
         begin = time.perf_counter()
@@ -227,7 +233,8 @@ def _read_all(root: str, names: list[str]) -> Iterator[File | Skip]:
                 advance(len(block))
 
 
-def _read_header(root: str, name: str) -> File | Skip:
+def read_header(root: str, name: str) -> File | Skip:
+    """Return what the header of a file says, or why the file cannot be used."""
     path = f"{root}/{name}"
     try:
         start = _first_bytes(path, headers.HEAD)
