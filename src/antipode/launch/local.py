@@ -86,7 +86,7 @@ def check_at_once(at_once: int | str) -> int:
     except ValueError:
         number = 0
     if not 1 <= number <= MOST:
-        raise ValueError(f"1 to {MOST} runs can train at once, or auto, got {at_once!r}")
+        raise ValueError(f"the number of runs at once must be 1 to {MOST} or auto, got {at_once!r}")
     return number
 
 
