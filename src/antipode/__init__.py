@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from antipode import functional, types
+    from antipode import functional
+    from antipode import types as types
     from antipode.api import analyse, evaluate, export, load_backbone, pretrain, report
     from antipode.data.views.views import views
     from antipode.finetuning.model import load_classifier
