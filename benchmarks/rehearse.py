@@ -83,7 +83,9 @@ def attempt(wanted: claims.Wanted, out: Path) -> str:
     try:
         claims.finish(wanted, 1, out, True)
     except Exception as error:  # any error of a run is what is looked for
-        return f"{wanted.planned.label}: {type(error).__name__}: {error}"
+        complaint = f"{wanted.planned.label}: {type(error).__name__}: {error}"
+        print(f"  FAILED {complaint}", flush=True)
+        return complaint
     print(f"  {time.perf_counter() - begin:.0f} s", flush=True)
     return ""
 
