@@ -25,7 +25,7 @@ def check_recipe(recipe: str | None, method: str | None) -> None:
     """Raise ValueError for the name of an unknown recipe or method."""
     if method is not None and method not in methods():
         raise unknown("method", method, methods())
-    if recipe is not None and recipe.startswith(PREFIXES):
+    if recipe is not None and (recipe.startswith(PREFIXES) or recipe in data_sets()):
         raise ValueError(
             f"{brief(recipe)} is a data set and not a recipe: use {option('data', recipe)}"
         )

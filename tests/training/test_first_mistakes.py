@@ -46,7 +46,9 @@ def test_a_folder_with_a_single_image(tmp_path, capsys, method):
     assert said == f"antipode: folder:{folder} has 1 image, and training needs at least 2\n"
 
 
-@pytest.mark.parametrize("data", ["folder:photos", "folder:/some/photos", "hf:some/photos"])
+@pytest.mark.parametrize(
+    "data", ["folder:photos", "folder:/some/photos", "hf:some/photos", "shapes"]
+)
 @pytest.mark.parametrize("command", ["pretrain", "show"])
 def test_data_in_the_place_of_a_recipe(capsys, command, data):
     said = answer([command, data], capsys)

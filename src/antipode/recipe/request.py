@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from antipode.early import PREFIXES
+from antipode.early import PREFIXES, data_sets
 from antipode.names import LONGEST, brief, closest
 from antipode.papers import arguments, default_method, methods
 from antipode.paths import expanded
@@ -122,7 +122,7 @@ def _given(recipe: Any) -> tuple[Layer, str]:
         if named is not None:
             return with_source(recipe, named), recipe
         if not recipe or not (Path(recipe).exists() or "/" in recipe or recipe.endswith(".json")):
-            if recipe.startswith(PREFIXES):
+            if recipe.startswith(PREFIXES) or recipe in data_sets():
                 raise ValueError(
                     f"{brief(recipe)} is a data set and not a recipe: name a method as the recipe, "
                     f"and set data.name={recipe}"
