@@ -9,7 +9,7 @@ import pytest
 import antipode
 from antipode import wording
 from antipode.devices import pick_device
-from antipode.wording import option, overrides, same_call
+from antipode.wording import command, option, overrides, same_call
 
 ROOT = Path(antipode.__file__).parent
 # pages and command lines that are printed as such, and sources of papers
@@ -47,6 +47,14 @@ def test_an_option_is_a_flag_or_an_argument():
         assert overrides({"a.b": 32, "c.d": "x"}) == "--set a.b=32 --set c.d=x"
         assert same_call() == "the same command"
     assert option("out") == "out"
+
+
+def test_names_with_spaces_are_quoted_for_a_shell():
+    with wording.command_line():
+        assert option("data", "folder:my photos") == "--data 'folder:my photos'"
+    assert command("pack", "folder:my photos", size=9) == (
+        "antipode pack 'folder:my photos' --size 9"
+    )
 
 
 def test_an_error_in_python_names_the_argument():

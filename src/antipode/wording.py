@@ -5,6 +5,7 @@ names arguments (`overwrite=True`). Every message that names one of them asks he
 """
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -38,7 +39,7 @@ def option(name: str, value: object = None) -> str:
         return name if value is None else f"{name}={_literal(value)}"
     if isinstance(value, bool):
         return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag}" if value is None else f"--{flag} {value}"
+    return f"--{flag}" if value is None else f"--{flag} {shlex.quote(str(value))}"
 
 
 def overrides(values: Mapping[str, object]) -> str:
@@ -47,6 +48,12 @@ def overrides(values: Mapping[str, object]) -> str:
         return " ".join(f"--set {key}={_plain(value)}" for key, value in values.items())
     inner = ", ".join(f'"{key}": {_literal(value)}' for key, value in values.items())
     return f"overrides={{{inner}}}"
+
+
+def command(name: str, *words: str, **flags: object) -> str:
+    """Return a command for a shell, which has no counterpart in Python."""
+    pairs = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
+    return shlex.join(["antipode", name, *words, *pairs])
 
 
 def counted(number: int, noun: str) -> str:

@@ -145,6 +145,25 @@ def test_slow_steps_are_timed_no_longer_than_needed(monkeypatch, longest, taken,
     assert found == pytest.approx((start, 0.02 if taken > 1 else 0.06), abs=0.1)
 
 
+def test_large_images_should_be_packed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my photos").mkdir()
+    for at in range(2):
+        Image.new("RGB", (1500, 1000), (at, 0, 0)).save(tmp_path / "my photos" / f"{at}.jpg")
+
+    def note(data, size=16, epochs=3):
+        recipe = resolve(overrides={"data.name": data, "views.size": size, "train.epochs": epochs})
+        plan = describe(recipe, load(data, labels="none"))
+        return next((line for line in plan.notes if "decoding" in line), "")
+
+    shown = note("folder:my photos")
+    assert "antipode pack 'folder:my photos' --out 'my photos-packed' --size 256" in shown
+    assert "packed:my photos-packed" in shown
+    assert "--size 365" in note("folder:my photos", size=320)
+    assert not note("folder:my photos", epochs=2)
+    assert not note(photos(tmp_path / "small"))
+
+
 def test_planning_does_not_change_the_training(tmp_path):
     data = photos(tmp_path / "photos")
     ask = {"data": data, "epochs": 1, **TINY}

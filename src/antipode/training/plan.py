@@ -2,11 +2,13 @@
 
 import copy
 import math
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,10 +27,13 @@ from antipode.recipe.recipe import Recipe
 from antipode.training.build import Setup, build
 from antipode.training.loop import unchanged
 from antipode.training.pace import amount, duration, memory_used, warm_steps
-from antipode.wording import counted, overrides
+from antipode.wording import command, counted, option, overrides
 
 TIMED = 10  # steps that are timed
 LONGEST = 15.0  # seconds after which no further step is taken
+# Photographs of at least this many pixels should be packed: a CPU core decodes 10 to 60 per second.
+LARGE = 1_500_000
+PACKED = 256  # pixels of the shorter side of a pack, if views are not larger
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,12 @@ def describe(recipe: Recipe, splits: Splits) -> Plan:
         classes=_classes(splits),
         held_out=held_out,
         sizes=(min(sizes, key=_area), max(sizes, key=_area)) if sizes else None,
-        notes=(_labels_note(recipe, splits), _held_out_note(splits), *_weights_note(recipe)),
+        notes=(
+            _labels_note(recipe, splits),
+            _held_out_note(splits),
+            *_pack_note(recipe, sizes),
+            *_weights_note(recipe),
+        ),
         method=recipe.method.name,
         backbone=recipe.backbone.name,
         stem=recipe.backbone.stem,
@@ -194,6 +204,22 @@ def _held_out_note(splits: Splits) -> str:
     images = counted(len(splits.test), "image")
     are = "is" if len(splits.test) == 1 else "are"
     return f"{images} ({share:.0%}) {are} held out of training for evaluation."
+
+
+def _pack_note(recipe: Recipe, sizes: list[Size]) -> list[str]:
+    """Return a sentence on packs if the images of a folder take long to decode in every epoch."""
+    data = recipe.data
+    large = bool(sizes) and statistics.median(map(_area, sizes)) >= LARGE
+    if not large or not data.name.startswith("folder:") or recipe.train.epochs < 3:
+        return []
+    pack = f"{Path(data.name.removeprefix('folder:')).name or 'images'}-packed"
+    size = max(PACKED, recipe.views.size * 8 // 7)
+    labels = {"labels": "none"} if data.labels == "none" else {}
+    packing = command("pack", data.name, out=pack, size=size, **labels)
+    return [
+        "The images are large, so decoding them in every epoch may take longer than training. "
+        f"{packing} shrinks them once; then give {option('data', f'packed:{pack}')}."
+    ]
 
 
 def _weights_note(recipe: Recipe) -> list[str]:
