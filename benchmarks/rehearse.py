@@ -63,6 +63,8 @@ def shortened(planned: PlannedRun) -> PlannedRun:
     }
     if train.checkpoint_every:
         changes["train.checkpoint_every"] = 1
+    # a short run still records what items read
+    changes |= {key: 1 for key in planned.overrides if key.startswith("monitor.")}
     bank = planned.recipe.leaves().get("method.bank")
     if isinstance(bank, int):
         changes["method.bank"] = min(BANK, bank)
