@@ -173,7 +173,8 @@ def failed_together() -> bool:
     """Return True if all ranks have an error and call this function within some seconds.
 
     A rank that has failed alone must end, because its next collectives would meet other ones of the
-    ranks that continue. They may be waiting in a collective, so this function is none.
+    ranks that continue. These may be waiting in a collective, so the ranks communicate by the store
+    of the group here.
     """
     if world() == 1:
         return True

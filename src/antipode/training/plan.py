@@ -269,10 +269,11 @@ def _seconds(setup: Setup) -> tuple[float, float]:
     begin = time.perf_counter()
     steps: Any = setup.run(0)
     with closing(steps):
-        warmed = _take(steps, warm, math.inf if setup.device.type == "cuda" else LONGEST)
+        limit = math.inf if setup.device.type == "cuda" else LONGEST
+        warmed = _take(steps, warm, limit, setup.device)
         _wait(setup.device)
         first = time.perf_counter()
-        timed = _take(steps, TIMED, LONGEST) if warmed == warm else 0
+        timed = _take(steps, TIMED, LONGEST, setup.device) if warmed == warm else 0
         _wait(setup.device)
     if not timed:
         return 0.0, (first - begin) / warmed
@@ -280,13 +281,16 @@ def _seconds(setup: Setup) -> tuple[float, float]:
     return max(0.0, first - begin - per_step * warmed), per_step
 
 
-def _take(steps: Iterator[Any], most: int, longest: float) -> int:
-    """Take up to `most` steps, and no further one after `longest` seconds; return their number."""
+def _take(steps: Iterator[Any], most: int, longest: float, device: torch.device) -> int:
+    """Take up to `most` steps, and no further one after `longest` seconds; return their number.
+
+    All ranks take the same number of steps.
+    """
     begin = time.perf_counter()
     taken = 0
     for _ in islice(steps, most):
         taken += 1
-        if time.perf_counter() - begin > longest:
+        if dist.any_rank(time.perf_counter() - begin > longest, device):
             break
     return taken
 
