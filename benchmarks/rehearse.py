@@ -35,8 +35,8 @@ from claims_pictures import draw_all
 from claims_text import page, summary
 
 IMAGES = (512, 256)  # train and test
-EPOCHS = 20  # of the plan for one epoch of the rehearsal
-LONGEST = 3  # epochs
+EPOCHS = 10  # of the plan for one epoch of the rehearsal
+LONGEST = 8  # epochs
 BATCH = 256  # at most
 BANK = 1024  # negatives of a bank, at most: steps are timed after it is full
 SLIM = "resnet10-slim"
