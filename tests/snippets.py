@@ -265,8 +265,8 @@ class World:
         return self.pretrain(recipe, **given | {"epochs": 1, "batch": batch, "device": "cpu"})
 
     def small_plan(self, recipe=None, **given):
-        """Plan a run with a small batch, since the data sets are small."""
-        return self.plan(recipe, **given | {"batch": 16, "device": "cpu"})
+        """Plan a run of one epoch with a small batch, as it is trained here."""
+        return self.plan(recipe, **given | {"epochs": 1, "batch": 16, "device": "cpu"})
 
     def small_finetune(self, *positional, **given):
         """Fine-tune for one epoch."""
