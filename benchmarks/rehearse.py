@@ -1,6 +1,6 @@
 """Try all runs and judgements of claims.py in small: before GPU time is spent on them.
 
-    python benchmarks/rehearse.py                  # one seed of every item, about half an hour
+    python benchmarks/rehearse.py                  # one seed of every item, an hour or more
     python benchmarks/rehearse.py --only 'msbreg.*' --seeds 3
 
 Every run keeps its method, its views and its measures, but trains a slim network for a few steps on

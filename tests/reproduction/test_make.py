@@ -81,7 +81,7 @@ def toy(laws=(), *, seeds=1, data="digits", title="a <b>toy</b> & more"):
 
 @pytest.fixture(scope="module", autouse=True)
 def few_digits():
-    """Let digits have 360 train images, a fourth, and 90 test images; the fixture is the whole."""
+    """Let digits have 360 train images, a fourth, and 90 test images; yield the loader of all."""
     whole = SETS["digits"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SETS, "digits", fewer("digits", 360, 90))
