@@ -11,6 +11,9 @@
   `linear` with them.
 - `partition`: the same in one process, with steps that leave some multiprocessors to the decoder (a
   green context of the CUDA driver), and the speed of `linear` with such steps.
+- `allocators`: the same in one process, and the speed of `linear`, if nvJPEG takes memory from
+  blocks that are kept (`KeptBlocks`), and how often it takes some; with what happens on the GPU and
+  in the decoder's thread in the order of time.
 - `shares`: the speed of `linear` if workers decode a share of the images and the GPU the others.
 - `memory`: the decoder without a step, with the same files again and again in memory that CUDA has
   allocated (`own`), or with the files of many batches in memory as that of the loader (`slots`).
@@ -128,6 +131,71 @@ class Middle(NvJpeg):
             name = "nvjpegDecodeBatchedEx"
             arguments = (*arguments[:-1], self.regions, arguments[-1])
         super()._call(name, *arguments)
+
+
+class KeptBlocks:
+    """Memory for nvJPEG: freed blocks are kept for the next request of the same size.
+
+    cudaFree waits for all work on the GPU, and nvJPEG's own memory comes from cudaMalloc.
+    """
+
+    def __init__(self) -> None:
+        self.free: dict[Any, list[torch.Tensor]] = defaultdict(list)
+        self.used: dict[int, torch.Tensor] = {}
+        self.counts = {"device": 0, "host": 0, "new": 0, "freed": 0}
+        out = ctypes.POINTER(ctypes.c_void_p)
+        size, number = ctypes.c_size_t, ctypes.c_int
+        malloc = ctypes.CFUNCTYPE(number, out, size)
+        malloc_host = ctypes.CFUNCTYPE(number, out, size, ctypes.c_uint)
+        release = ctypes.CFUNCTYPE(number, ctypes.c_void_p)
+        self.functions = [
+            malloc(lambda at, length: self.take("device", at, length)),
+            release(self.give),
+            malloc_host(lambda at, length, _: self.take("host", at, length)),
+            release(self.give),
+        ]
+        pointers = [ctypes.cast(function, ctypes.c_void_p) for function in self.functions]
+        self.device = (ctypes.c_void_p * 2)(*pointers[:2])
+        self.host = (ctypes.c_void_p * 2)(*pointers[2:])
+
+    def take(self, kind: str, at: Any, length: int) -> int:
+        self.counts[kind] += 1
+        key = kind, 1 << (max(length, 512) - 1).bit_length()
+        if not self.free[key]:
+            self.counts["new"] += 1
+            on_device = kind == "device"
+            self.free[key].append(
+                torch.empty(
+                    key[1],
+                    dtype=torch.uint8,
+                    device="cuda" if on_device else "cpu",
+                    pin_memory=not on_device,
+                )
+            )
+        block = self.free[key].pop()
+        self.used[block.data_ptr()] = block
+        at[0] = block.data_ptr()
+        return 0
+
+    def give(self, pointer: int) -> int:
+        if pointer:
+            self.counts["freed"] += 1
+            block = self.used.pop(pointer)
+            kind = "device" if block.is_cuda else "host"
+            self.free[kind, block.numel()].append(block)
+        return 0
+
+    def created(self, backends: Sequence[str]) -> tuple[Any, ctypes.c_void_p]:
+        """Return the library and a handle of it with this memory, as `nvjpeg._created`."""
+        for library in nvjpeg._libraries():
+            handle = ctypes.c_void_p()
+            backend = BACKENDS[next(iter(backends))]
+            flags = nvjpeg.FLAGS
+            if not library.nvjpegCreateEx(
+                backend, self.device, self.host, flags, ctypes.byref(handle)
+            ):
+                return library, handle
+        raise NvJpegError("no libnvjpeg takes this memory")
 
 
 class Several:
@@ -327,6 +395,77 @@ def difference(decoder: NvJpeg, files: Files) -> dict[str, float]:
         "mean": float(whole.double().mean()),
         "most": int(whole.max()),
         "% equal": 100 * float((whole == 0).double().mean()),
+    }
+
+
+def with_allocators(
+    task: Task, source: Any, size: networks.Size, linear_speed: Callable[[], float]
+) -> dict[str, Any]:
+    """Return the speeds of decoder, step and `linear` for both kinds of nvJPEG's memory."""
+    batch = size.batch["linear"]
+    step = captured_step(task, size, batch)
+    files = own_memory(source, batch)
+    report: dict[str, Any] = {}
+    for backend in BACKENDS:
+        for kept in (None, KeptBlocks()):
+            created = kept.created if kept else nvjpeg._created
+            with patch.object(nvjpeg, "_created", created), torch.cuda.stream(torch.cuda.Stream()):
+                name = f"{backend}, {'kept' if kept else 'own'} memory"
+                try:
+                    decoding = Decoding(files, task.device, backend)
+                    row: dict[str, Any] = {"decoder alone": decoding.run(1.0)}
+                    row |= beside([decoding], step, batch, 1.0)
+                    if kept:
+                        before = dict(kept.counts)
+                        decoding.once(0)
+                        now = kept.counts.items()
+                        row["of a batch"] = {kind: count - before[kind] for kind, count in now}
+                    timed = partial(beside, [decoding], step, batch, 0.15)
+                    row["in time"] = in_time(timed)
+                    row["linear"] = linear_speed()
+                except Exception as error:  # the other rows must not be lost
+                    row = {"error": f"{type(error).__name__}: {error}"}
+            report[name] = row
+            print(name, {key: row[key] for key in row if key != "in time"}, flush=True)
+    return report
+
+
+def in_time(work: Callable[[], object]) -> dict[str, Any]:
+    """Profile some work; return in the order of time what the streams and threads did.
+
+    The rows are (start in ms, milliseconds, stream or thread, name). `streams` has the number of
+    rows and the milliseconds of each stream, and `threads` the longest calls of each thread.
+    """
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        work()
+    device, runtime = [], []
+    for event in profiled.profiler.kineto_results.events():  # type: ignore[union-attr]
+        on_device = event.device_type() != torch.autograd.DeviceType.CPU
+        name = event.name()[:60]
+        if on_device or name.startswith("cu"):
+            place = event.device_resource_id() if on_device else event.start_thread_id()
+            row = (event.start_ns() / 1e6, event.duration_ns() / 1e6, place, name)
+            (device if on_device else runtime).append(row)
+    first = min(row[0] for row in device + runtime)
+    middle = first + (max(row[0] for row in device) - first) / 2
+    streams: dict[int, list[float]] = defaultdict(lambda: [0, 0.0])
+    for _, length, place, _ in device:
+        streams[place][0] += 1
+        streams[place][1] += length
+    threads: dict[Any, list[float]] = defaultdict(lambda: [0, 0.0])
+    for _, length, place, name in runtime:
+        threads[f"{place} {name}"][0] += 1
+        threads[f"{place} {name}"][1] += length
+
+    def cut(rows: list[Any], most: int) -> list[Any]:
+        later = sorted(row for row in rows if row[0] >= middle)[:most]
+        return [[round(row[0] - first, 4), round(row[1], 4), *row[2:]] for row in later]
+
+    return {
+        "streams": dict(streams),
+        "threads": dict(sorted(threads.items(), key=lambda item: -item[1][1])[:40]),
+        "device": cut(device, 700),
+        "runtime": cut(runtime, 500),
     }
 
 
@@ -542,6 +681,7 @@ def parts(device: torch.device, folder: Path) -> dict[str, Callable[[], Any]]:
 
     result: dict[str, Callable[[], Any]] = {
         "formats": lambda: with_formats(task, source, size),
+        "allocators": lambda: with_allocators(task, source, size, linear_speed),
         "several": lambda: with_several(task, source, size, linear_speed),
         "pairs": lambda: side_by_side(task, source, size, folder),
         "partition": lambda: with_partitions(task, source, size, linear_speed),
