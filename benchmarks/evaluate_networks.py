@@ -111,7 +111,10 @@ def shape(random: np.random.Generator, width: int, height: int) -> Thing:
 
 
 def scenes(folder: Path, size: Size) -> Detection:
-    """Draw scenes as JPEG files, and return them with their objects."""
+    """Draw scenes as JPEG files, and return each of them twice, with its objects.
+
+    Worker processes read them, as those of VOC and COCO: there are more than `objects.FEW`.
+    """
     folder.mkdir(exist_ok=True)
     names: list[str] = []
     things: list[list[Thing]] = []
@@ -126,8 +129,10 @@ def scenes(folder: Path, size: Size) -> Detection:
         names.append(f"{number:05}.jpg")
         image.save(folder / names[-1], quality=90)
     kinds = [f"kind {kind}" for kind in range(KINDS)]
+    names, things = 2 * names, 2 * things
     reader = Files(folder, Names(names))
-    return Detection(reader, things, list(range(size.scenes)), kinds, list(range(KINDS)))
+    ids = list(range(len(names)))
+    return Detection(reader, things, ids, kinds, list(range(KINDS)))
 
 
 def photographs(folder: Path, size: Size) -> Decoded:

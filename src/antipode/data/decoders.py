@@ -14,13 +14,16 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from antipode.data.chunks import Maker
 from antipode.data.device_decode import Decode
 from antipode.data.encoded import suits
 from antipode.data.nvjpeg import NvJpeg, NvJpegError
+from antipode.data.sources.decode import decode as decode_on_host
 from antipode.data.sources.source import Decoded, Source
 
 ON_DEVICE = ("gpu", "both")
@@ -47,16 +50,19 @@ def choose_decoder(where: str, source: Source, views: Maker, device: torch.devic
 
 
 def evaluation_decoder(source: Source, views: Maker, device: torch.device) -> dict[str, Any]:
-    """Return the arguments of a loader that trains a classifier: by default the workers decode.
+    """Return the arguments of a loader that trains a classifier.
 
-    The environment variable ANTIPODE_DECODER=gpu or both lets the GPU decode where it can. Scores
-    then differ slightly from those of other machines.
+    A GPU with an engine for JPEG decodes if its pixels are those of the workers. The environment
+    variable ANTIPODE_DECODER overrides this: cpu for the workers, gpu or both where the GPU can.
     """
-    asked = os.environ.get("ANTIPODE_DECODER", "cpu")
-    if asked not in ("cpu", *ON_DEVICE):
-        raise ValueError(f"ANTIPODE_DECODER must be cpu, gpu or both, not {asked!r}")
-    can = device.type == "cuda" and isinstance(source, Decoded) and suits(source, views)
-    return loader_arguments(asked if can else "cpu", source, views, device)
+    asked = os.environ.get("ANTIPODE_DECODER", "auto")
+    if asked not in ("auto", "cpu", *ON_DEVICE):
+        raise ValueError(f"ANTIPODE_DECODER must be auto, cpu, gpu or both, not {asked!r}")
+    if device.type != "cuda" or not isinstance(source, Decoded) or not suits(source, views):
+        asked = "cpu"
+    elif asked == "auto":
+        asked = "gpu" if has_engine(device) and has_pixels_of_host(device) else "cpu"
+    return loader_arguments(asked, source, views, device)
 
 
 def loader_arguments(
@@ -103,13 +109,30 @@ def device_decoder(device: torch.device) -> Decode | None:
     return decode if _works(decode) else None
 
 
+@cache
+def has_pixels_of_host(device: torch.device) -> bool:
+    """Return True if the device decodes a picture to the workers' pixels, up to one grey level."""
+    decode = device_decoder(device)
+    return decode is not None and int(_gaps(decode).max()) <= 1
+
+
 def _works(decode: Decode) -> bool:
-    """Return True if a decoder decodes a small image."""
-    file = io.BytesIO()
-    Image.new("RGB", (32, 16), (200, 100, 50)).save(file, "JPEG")
-    data = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+    """Return True if a decoder decodes a picture to about the pixels of the workers."""
     try:
-        image = decode([data], [(16, 32)])[0]
-        return image.shape == (3, 16, 32) and abs(int(image[0, 8, 16]) - 200) < 8
+        return float(_gaps(decode).mean()) < 20
     except RuntimeError:  # nvJPEG is missing
         return False
+
+
+def _gaps(decode: Decode) -> Tensor:
+    """Return how far the pixels of a picture are from those of the workers, in grey levels."""
+    coarse = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    picture = Image.fromarray(coarse).resize((96, 64), Image.Resampling.BICUBIC)
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=90)  # with colour at half the size, as most photographs
+    data = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+    (image,) = decode([data], [(64, 96)])
+    expected = decode_on_host(file.getvalue())
+    if image.shape != expected.shape:
+        return torch.tensor([255.0])
+    return (image.cpu().float() - expected.float()).abs()

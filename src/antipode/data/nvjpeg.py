@@ -22,7 +22,11 @@ from torch import Tensor
 # nvjpegBackend_t, the fastest first: the engine for JPEG; kernels, also for Huffman codes
 BACKENDS = {"hardware": 3, "gpu-hybrid": 2}
 PLANES = 3  # nvjpegOutputFormat_t: RGB, one plane after the other
-FLAGS = 0  # of nvjpegCreateEx; 32 interpolates subsampled colour, which was not tried on a GPU
+# Flags of nvjpegCreateEx.
+# 1, no pipeline: the pipeline waits on the host for each image before the next one goes to the
+# engine, and beside a training step each wait takes about half a millisecond.
+# 32, interpolation: subsampled colour is interpolated as by libjpeg, and not repeated.
+FLAGS = 1 | 32
 ALIGNED = 512  # bytes; where an image may begin
 DAMAGED = (3, 4, 10)  # nvjpegStatus_t: a bad, unsupported or incomplete file
 NO_MEMORY = 5
