@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from accuracy import facts
+from antipode.data.sources.catalog import load
 from antipode.devices import pick_device
 from antipode.exits import terminable
 from antipode.launch.local import perform
@@ -233,6 +234,14 @@ def restore(lines: Mapping[str, Mapping[str, Any]], out: Path) -> None:
 # Training
 
 
+def require_data() -> None:
+    """Exit if CIFAR-10 cannot be read: each run would fail on its own."""
+    try:
+        load("cifar10")
+    except (OSError, ValueError, RuntimeError) as error:
+        sys.exit(str(error))
+
+
 def finish(wanted: Wanted, jobs: int, out: Path, quiet: bool) -> None:
     """Train and measure a run, append its line to `out`, and remove its folder.
 
@@ -360,6 +369,7 @@ def main() -> None:
     hours = sum(run.seconds for run in todo) / 3600
     print(f"{len(todo)} of {len(runs)} runs to train, about {hours:.1f} h on one H200", flush=True)
     if not args.list:
+        require_data()
         together = [run for run in todo if not (run.timed and args.jobs > 1)]
         if len(together) < len(todo):
             print(f"{len(todo) - len(together)} runs are timed and need --jobs 1", flush=True)

@@ -149,6 +149,13 @@ def main() -> None:
         "--out", type=Path, default=Path("overhead.json"), help="the JSON file to write"
     )
     args = parser.parse_args()
+    cpu = platform.processor() or platform.machine()
+    facts = {
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else cpu,
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "load": os.getloadavg(),
+    }
     rows = []
     for name in args.recipe:
         plain, *values = name.split()
@@ -157,14 +164,7 @@ def main() -> None:
         share = f"{100 * row['share']:.1f} % of the bare speed"
         print(f"{name}: bare {row['bare']:.2f} ms, loop {row['whole']:.2f} ms, {share}", flush=True)
         rows.append(row)
-    cpu = platform.processor() or platform.machine()
-    facts = {
-        "device": torch.cuda.get_device_name() if args.device == "cuda" else cpu,
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-        "load": os.getloadavg(),
-    }
-    args.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+        args.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from claims import require_data
+
 HERE = Path(__file__).parent
 GRACE = 8.0  # seconds between the request to stop and the end of a process
 STOP = 30.0  # seconds in which claims.py starts, and its runs write their checkpoints
@@ -40,21 +42,19 @@ class Part(NamedTuple):
 
 # in commands, OUT and MINUTES are replaced
 ALONE = {
-    # in a process of its own, because a library that writes where it must not ends all work in it
-    "formats": Part("overlap.py --part formats --out OUT/formats.json", 70),
-    "overlap": Part("overlap.py --part several shares partition --out OUT/overlap.json", 240),
+    "overhead": Part(
+        "overhead.py --device cuda --images 50000 --steps 40 --rounds 6"
+        " --recipe cifar10.jcl cifar10.msbreg --out OUT/overhead.json",
+        240,
+    ),
+    "partition": Part("overlap.py --part partition --out OUT/partition.json", 110),
     "at-once": Part("at_once.py --out OUT/at-once.json", 330),
     "decoders": Part(
         "evaluate_large.py --device cuda --part linear-gpu linear-both --out OUT/linear.json",
         110,
     ),
-    "large-resnet18": Part(
-        "large.py --network resnet18 --source files --seconds 3 --out OUT/large-r18.json", 110
-    ),
-    "overhead": Part(
-        "overhead.py --device cuda --images 50000 --steps 40 --rounds 6"
-        " --recipe cifar10.adco cifar10.jcl cifar10.msbreg --out OUT/overhead.json",
-        160,
+    "large": Part(
+        "large.py --network resnet18 resnet50 --source files --seconds 2 --out OUT/large.json", 220
     ),
     "times": Part(
         "claims.py --only adco.cost --headlines --seeds 1 --jobs 1 --folder OUT/claims"
@@ -62,9 +62,9 @@ ALONE = {
         150,
     ),
     "detectors": Part(
-        "evaluate_large.py --device cuda --part detect-voc segment-coco detect-coco"
+        "evaluate_large.py --device cuda --part detect-voc detect-coco segment-coco"
         " --out OUT/detectors.json",
-        280,
+        450,
     ),
 }
 CLAIMS = Part(
@@ -136,6 +136,8 @@ def main() -> None:
     if args.list or args.out is None:
         print("\n".join(f"{name:16} {part.command}" for name, part in every.items()))
         return
+    if "claims" in args.only:
+        require_data()
     args.out.mkdir(parents=True, exist_ok=True)
     run(args.only, args.out.resolve(), time.monotonic() + 60 * args.minutes)
 

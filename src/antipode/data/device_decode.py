@@ -34,8 +34,7 @@ def side_stream(device: torch.device) -> Iterator[None]:
     """Work on another stream than the default one of a GPU; do nothing on a CPU.
 
     Work of a library on streams that it has created itself may wait for the default stream, and the
-    default stream for it. On an H200, decoding and steps still take the sum of their times
-    (benchmarks/RESULTS.md).
+    default stream for it.
     """
     if device.type != "cuda":
         yield
