@@ -9,7 +9,8 @@ collectives that a step really calls, with their bytes:
 
 - gather: keys or features of all images, and the sum of their gradients on the way back.
 - statistics: one gather of mean and variance per batch-norm layer on the way forward and one sum on
-  the way back, if batch norm is over all ranks (one statistics group).
+  the way back, if batch norm is over all ranks (one statistics group) or over those of a node (as
+  many groups as nodes).
 - gradients: the sum of all gradients in float32, in flat buckets.
 - shuffle: MoCo's key images travel twice, to mix the statistics groups.
 
@@ -78,6 +79,7 @@ class Work:
         width: of a feature.
         shuffled: bytes of a key image, if keys are shuffled over the ranks.
         backward: the gathered features have gradients.
+        per_node: batch norm is over the ranks of a node.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Work:
     width: int
     shuffled: float = 0.0
     backward: bool = True
+    per_node: bool = False
 
 
 # ResNet-50 at 224 px: 52.3 ms for 256 images of MoCo v2 (scale of an H200, benchmarks/RESULTS.md)
@@ -109,6 +112,7 @@ WORKS = [
         backward=False,
     ),
     Work("MoCo v2, keys not shuffled", 204e-6, 27.9e6, 0, 0, views=1, width=128, backward=False),
+    Work("SimCLR, batch norm per node", 306e-6, **RESNET50, views=2, width=128, per_node=True),
 ]
 
 
@@ -119,8 +123,9 @@ def step(work: Work, machine: Machine, gpus: int, share: int) -> dict[str, float
     if work.backward:
         gather += machine.all_reduce(features * gpus, gpus)
     per_layer = 2 * work.channels / max(work.layers, 1) * 4 * work.views  # mean and variance
-    forward = machine.all_gather(per_layer, gpus)
-    backward = machine.all_reduce(per_layer, gpus)
+    among = min(gpus, machine.node) if work.per_node else gpus
+    forward = machine.all_gather(per_layer, among)
+    backward = machine.all_reduce(per_layer, among)
     shuffle = 0.0
     if work.shuffled:
         shuffle = machine.all_gather(share * work.shuffled, gpus)

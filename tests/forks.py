@@ -9,24 +9,25 @@ import torch
 import torch.distributed as process
 
 
-def _rank(work, folder, rank, arguments):
+def _rank(work, folder, rank, count, arguments):
     torch.set_num_threads(1)  # threads of OpenMP do not survive a fork
     process.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count
     )
     torch.save(work(*arguments), folder / f"{rank}.pt")
     process.destroy_process_group()
 
 
-class TwoRanks:
-    """Two processes that start to work at once; `results` waits for what they return."""
+class Ranks:
+    """Processes that start to work at once; `results` waits for what they return."""
 
     def __init__(self, folder, work, arguments):
-        """Let both ranks call `work`, each with its own arguments."""
+        """Let each rank call `work` with its own arguments."""
         self.folder = folder
+        count = len(arguments)
         self.ranks = [
-            get_context("fork").Process(target=_rank, args=(work, folder, rank, arguments[rank]))
-            for rank in range(2)
+            get_context("fork").Process(target=_rank, args=(work, folder, rank, count, own))
+            for rank, own in enumerate(arguments)
         ]
         for rank in self.ranks:
             rank.start()
@@ -34,5 +35,6 @@ class TwoRanks:
     def results(self):
         for rank in self.ranks:
             rank.join(timeout=300)
-        assert [rank.exitcode for rank in self.ranks] == [0, 0]
-        return [torch.load(self.folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+        assert not any(rank.exitcode for rank in self.ranks)
+        places = [self.folder / f"{rank}.pt" for rank in range(len(self.ranks))]
+        return [torch.load(place, weights_only=True) for place in places]

@@ -14,7 +14,7 @@ from antipode import functional as A
 from antipode.core import passes, streamed
 from antipode.training.step import Step
 from antipode.types import Batch
-from tests.forks import TwoRanks
+from tests.forks import Ranks
 from tests.toys import MAIN, VARIANTS, batch, make, optimiser
 
 # the group keeps these tests on one worker, so that the ranks are started only once
@@ -240,9 +240,26 @@ def compiled_steps(rank, world):
     return {variant: traced(variant, rank, world) for variant in TRACED}
 
 
+SPANNING = ["mocov2", "dcl-mocov2", "simo-shuffle", "custom-eqco-bank"]
+
+
+def spanning(rank, world):
+    """Return the records of learners with two statistics groups, and gradients within teams."""
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    records = {variant: run(variant, rank, world) for variant in SPANNING}
+    records |= {f"stepped {name}": stepped(name, rank, world) for name in ("mocov2",)}
+    if world > 1:
+        x, y = torch.arange(2.0).requires_grad_(), torch.tensor(rank + 1.0, requires_grad=True)
+        rows, sums = dist.gather(x + rank, 2), dist.total(y, 2)
+        ((rows * (1 + rank) * torch.arange(4.0)).sum() + sums * 10**rank).backward()
+        records["teams"] = [rows.detach(), sums.detach(), x.grad, y.grad]
+    return records
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    pair = TwoRanks(tmp_path_factory.mktemp("ranks"), everything, [(0, 2), (1, 2)])
+    pair = Ranks(tmp_path_factory.mktemp("ranks"), everything, [(0, 2), (1, 2)])
     single = everything(0, 1)
     torch.set_default_dtype(torch.float32)
     return single, *pair.results()
@@ -255,12 +272,31 @@ def test_two_processes_equal_one(records, name):
 
 @pytest.mark.slow
 def test_two_processes_equal_one_for_the_other_variants(tmp_path):
-    pair = TwoRanks(tmp_path, others, [(0, 2), (1, 2)])
+    pair = Ranks(tmp_path, others, [(0, 2), (1, 2)])
     single = others(0, 1)
     torch.set_default_dtype(torch.float32)
     first, second = pair.results()
     for name, record in single.items():
         check(record, first[name], second[name])
+
+
+def test_four_processes_in_two_groups_equal_one_with_two_groups(tmp_path):
+    """Two ranks form a statistics group of batch norm. The teams of a gather are such groups."""
+    four = Ranks(tmp_path, spanning, [(rank, 4) for rank in range(4)])
+    single = spanning(0, 1)
+    torch.set_default_dtype(torch.float32)
+    ranks = four.results()
+    for name, record in single.items():
+        check(record, *(own[name] for own in ranks[:2]))
+        check(record, *(own[name] for own in ranks[2:]))
+    for rank, own in enumerate(ranks):
+        rows, sums, of_rows, of_sums = own["teams"]
+        first, last = rank // 2 * 2, rank // 2 * 2 + 1
+        assert rows.tolist() == [first, first + 1, last, last + 1]
+        assert sums == first + last + 2
+        weights = [0, 1] if rank == first else [2, 3]
+        assert of_rows.tolist() == [(first + last + 2) * weight for weight in weights]
+        assert of_sums == 10**first + 10**last
 
 
 def check(single, first, second):
@@ -301,7 +337,7 @@ def test_two_processes_with_two_parts_each_equal_one_process_with_two_parts(reco
 @pytest.mark.slow
 def test_a_step_of_two_processes_can_be_compiled_as_one_graph(records, tmp_path):
     """All collectives are part of the graph, and the compiled step equals the plain one."""
-    first, second = TwoRanks(tmp_path, compiled_steps, [(0, 2), (1, 2)]).results()
+    first, second = Ranks(tmp_path, compiled_steps, [(0, 2), (1, 2)]).results()
     for variant in TRACED:
         for key, value in records[0][f"stepped {variant}"].items():
             assert torch.allclose(value, first[variant][key], rtol=1e-9, atol=1e-10), key

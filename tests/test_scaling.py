@@ -36,10 +36,14 @@ def test_one_gpu_waits_for_nobody_and_more_gpus_never_gain_efficiency(model):
 
 
 def test_the_switches_of_the_page_help_as_it_says(model):
-    over_ranks, per_rank, shuffled, plain = model.WORKS
+    over_ranks, per_rank, shuffled, plain, per_node = model.WORKS
     machine = model.Machine()
     assert model.limit(model.table(over_ranks, machine, 64)) == 16
     assert model.table(per_rank, machine, 64)[-1]["efficiency"] > 0.9
+    of_nodes = model.table(per_node, machine, 64)
+    assert of_nodes[1] == model.table(over_ranks, machine, 64)[1]  # one node
+    assert of_nodes[-1]["statistics"] == of_nodes[1]["statistics"]
+    assert 0.8 < of_nodes[-1]["efficiency"] < 0.85
     assert model.limit(model.table(shuffled, machine, 64)) == 16
     assert model.limit(model.table(plain, machine, 64)) == 1024
     few, many = (model.table(over_ranks, machine, share)[-1] for share in (32, 256))

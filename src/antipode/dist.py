@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -87,6 +88,7 @@ def leave() -> None:
     """Leave the process group."""
     if process.is_available() and process.is_initialized():
         process.destroy_process_group()
+        _team.cache_clear()
 
 
 def alone() -> bool:
@@ -230,8 +232,11 @@ def parallel(net: nn.Module, unused: bool) -> nn.Module:
         )
 
 
-def gather(x: Tensor) -> Tensor:
+def gather(x: Tensor, ranks: int = 0) -> Tensor:
     """Concatenate the rows (N,...) of all W ranks to (W*N,...), rank 0 first, with gradient.
+
+    With `ranks`, the ranks are divided into teams of so many consecutive ranks, and each team
+    gathers its own rows (ranks*N,...).
 
     The gradient of a row returns to its rank. All ranks must have tensors of the same shape. On a
     CPU this is checked first and raises ValueError. On a GPU the check would synchronise with the
@@ -241,7 +246,7 @@ def gather(x: Tensor) -> Tensor:
         return x
     if x.is_cpu and not torch.compiler.is_compiling():
         _check_equal(x)
-    rows: Tensor = _gather(x)
+    rows: Tensor = _gather(x, ranks or world())
     return rows
 
 
@@ -268,9 +273,9 @@ def gather_objects(value: Any) -> list[Any]:
     return values
 
 
-def total(x: Tensor) -> Tensor:
-    """Return the sum over ranks, with gradient."""
-    result: Tensor = _total(x) if active() else x
+def total(x: Tensor, ranks: int = 0) -> Tensor:
+    """Return the sum over all ranks, or over this rank's team of `ranks` ranks, with gradient."""
+    result: Tensor = _total(x, ranks or world()) if active() else x
     return result
 
 
@@ -373,37 +378,53 @@ def share_state(net: nn.Module) -> None:
 # and the same code runs in a compiled step, in a captured one, and on a CPU with gloo.
 
 
+@cache
+def _team(ranks: int) -> Any:
+    """Return the process group of this rank's team of `ranks` consecutive ranks; None for all.
+
+    The first call for a size creates the groups, which all ranks must do at the same time.
+    """
+    if ranks == world():
+        return None
+    return process.new_subgroups(ranks, timeout=PATIENCE)[0]
+
+
 @torch.library.custom_op("antipode::gather", mutates_args=())
-def _gather(x: Tensor) -> Tensor:
-    rows = x.new_empty(world() * x.shape[0], *x.shape[1:])
-    process.all_gather_into_tensor(rows, x.contiguous())
+def _gather(x: Tensor, ranks: int) -> Tensor:
+    rows = x.new_empty(ranks * x.shape[0], *x.shape[1:])
+    process.all_gather_into_tensor(rows, x.contiguous(), group=_team(ranks))
     return rows
 
 
 @_gather.register_fake
-def _(x: Tensor) -> Tensor:
-    return x.new_empty(world() * x.shape[0], *x.shape[1:])
+def _(x: Tensor, ranks: int) -> Tensor:
+    return x.new_empty(ranks * x.shape[0], *x.shape[1:])
 
 
 @torch.library.custom_op("antipode::total", mutates_args=())
-def _total(x: Tensor) -> Tensor:
+def _total(x: Tensor, ranks: int) -> Tensor:
     result = x.clone(memory_format=torch.contiguous_format)
-    process.all_reduce(result)
+    process.all_reduce(result, group=_team(ranks))
     return result
 
 
 @_total.register_fake
-def _(x: Tensor) -> Tensor:
+def _(x: Tensor, ranks: int) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _gather_backward(ctx: Any, grad: Tensor) -> Tensor:
-    return mine(total(grad)).clone()
+def _keep_ranks(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+    ctx.ranks = inputs[1]
 
 
-def _total_backward(ctx: Any, grad: Tensor) -> Tensor:
-    return total(grad)
+def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    whole = total(grad, ctx.ranks)
+    return whole.chunk(ctx.ranks)[rank() % ctx.ranks].clone(), None
 
 
-_gather.register_autograd(_gather_backward)
-_total.register_autograd(_total_backward)
+def _total_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return total(grad, ctx.ranks), None
+
+
+_gather.register_autograd(_gather_backward, setup_context=_keep_ranks)
+_total.register_autograd(_total_backward, setup_context=_keep_ranks)

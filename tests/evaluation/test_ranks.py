@@ -19,7 +19,7 @@ from antipode.evaluation.features import extract
 from antipode.evaluation.logistic import classify
 from tests.evaluation import scenes
 from tests.evaluation.classes import Net, bright, task
-from tests.forks import TwoRanks
+from tests.forks import Ranks
 
 # the group keeps these tests on one worker, so that the ranks are started only once
 pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("ranks")]
@@ -187,7 +187,7 @@ def everything(folder):
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    pair = TwoRanks(folder, everything, [(folder,), (folder,)])
+    pair = Ranks(folder, everything, [(folder,), (folder,)])
     return everything(tmp_path_factory.mktemp("one")), *pair.results()
 
 
@@ -236,7 +236,7 @@ def failing(folder):
 
 def test_a_rank_that_fails_alone_stops_and_ends_the_others(tmp_path):
     """Otherwise the ranks wait for each other in collectives of different protocols."""
-    first, second = TwoRanks(tmp_path, failing, [(tmp_path,)] * 2).results()
+    first, second = Ranks(tmp_path, failing, [(tmp_path,)] * 2).results()
     for record in (first, second):
         assert record["tried"] == ["fails", "succeeds", "fails on rank 1"]
     assert "ConnectionError: rank 0 of 2 stops because another rank has ended" in first["error"]

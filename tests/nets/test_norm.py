@@ -6,7 +6,7 @@ from torch import nn
 
 from antipode import rng
 from antipode.core.twin import Ema, constant
-from antipode.nets.norm import BatchNorm, convert, local_groups
+from antipode.nets.norm import BatchNorm, convert, local_groups, ranks_of_group
 from tests.toys import Tiny
 
 
@@ -77,6 +77,14 @@ def test_half_precision_keeps_float32_statistics():
 )
 def test_a_small_batch_has_as_many_groups_as_leave_two_images_each(groups, batch, expected):
     assert local_groups(groups, batch) == expected
+
+
+def test_a_group_spans_ranks_if_there_are_fewer_groups_than_ranks(monkeypatch):
+    monkeypatch.setattr("antipode.dist.world", lambda: 6)
+    assert [ranks_of_group(groups) for groups in (1, 2, 3, 6, 12)] == [6, 3, 2, 1, 1]
+    assert [local_groups(groups, 8) for groups in (1, 2, 3, 6, 12)] == [1, 1, 1, 1, 2]
+    with pytest.raises(ValueError, match="4 batch-norm groups cannot be shared among 6 ranks"):
+        convert(Tiny(), 4)
 
 
 def test_converting_keeps_weights_statistics_and_names():

@@ -1,4 +1,4 @@
-"""Batch norm with several groups of statistics on one device, or one group over all ranks.
+"""Batch norm with several groups of statistics on one device, or groups that span several ranks.
 
 SiMo, BYOL and SimSiam need the statistics of the whole batch. MoCo, AdCo and JCL need one group of
 statistics per GPU of their eight. With a single group, the network could recognise the key of a
@@ -26,8 +26,10 @@ class BatchNorm(nn.Module):
     """Batch norm of (B,C) or (B,C,H,W) with a chosen number of groups of statistics.
 
     With one group, the statistics are those of all ranks. Several groups are consecutive parts of
-    the global batch: all groups on a single device, groups/W of them on each of W ranks. A small
-    batch is split into fewer equal groups, so that each group has at least two images.
+    the global batch: all groups on a single device, groups/W of them on each of W ranks. With fewer
+    groups than ranks, W/groups consecutive ranks form a group: as many groups as nodes give
+    statistics per node. A small batch is split into fewer equal groups, so that each group has at
+    least two images.
 
     The running statistics are the mean over groups. They differ between ranks until
     `dist.average_running_stats` is called, as a learner's `after_step` does. Inputs of half
@@ -76,22 +78,23 @@ class BatchNorm(nn.Module):
         if not self.training:
             return F.batch_norm(x, mean, var, weight, bias, False, self.momentum, self.eps)
         views = self.views_in_batch
-        if x.numel() * dist.world() == x.shape[1] * views:
+        ranks = ranks_of_group(self.groups)
+        if x.numel() * ranks == x.shape[1] * views:
             raise ValueError(
                 "batch norm needs at least two images in a batch to compute statistics, got one"
             )
         self.num_batches_tracked += views
         local = local_groups(self.groups, len(x) // views)
-        if self.groups == 1 and dist.active():
-            return self._grouped(x, local, views, over_ranks=True)
+        if ranks > 1 or (self.groups == 1 and dist.active()):
+            return self._grouped(x, local, views, ranks)
         if local * views == 1:
             return F.batch_norm(x, mean, var, weight, bias, True, self.momentum, self.eps)
         return self._grouped(x, local, views)
 
-    def _grouped(self, x: Tensor, local: int, views: int, over_ranks: bool = False) -> Tensor:
+    def _grouped(self, x: Tensor, local: int, views: int, ranks: int = 0) -> Tensor:
         """Return x, normalised with the statistics of `local` groups of each view on this rank.
 
-        With `over_ranks`, a group consists of the images of all ranks.
+        With `ranks`, a group consists of the images of so many ranks.
         """
         weight = torch.ones_like(self.running_mean) if self.weight is None else self.weight
         bias = torch.zeros_like(self.running_mean) if self.bias is None else self.bias
@@ -102,13 +105,13 @@ class BatchNorm(nn.Module):
             parts = _parts(wide, local * views)
             var, mean = torch.var_mean(parts, _axes(parts), correction=0, keepdim=True)
             count = parts.numel() // var.numel()
-            if over_ranks:
-                mean, var = _pooled(mean, var)
-                count *= dist.world()
+            if ranks:
+                mean, var = _pooled(mean, var, ranks)
+                count *= ranks
             self._track(mean, var, count, views)
             scale = torch.rsqrt(var + self.eps)
         out: Tensor = Grouped.apply(
-            wide, weight.to(wide.dtype), bias.to(wide.dtype), mean, scale, over_ranks
+            wide, weight.to(wide.dtype), bias.to(wide.dtype), mean, scale, ranks
         )
         return out.to(x.dtype)
 
@@ -136,8 +139,8 @@ class Grouped(torch.autograd.Function):
     The backward pass is written out, because autograd's reads the images twice as often. Here one
     pass sums dy and dy * x_hat for each group, and the gradients of input and weights both follow
     from those sums. The statistics are arguments, but the gradient treats them as functions of x. A
-    second derivative raises an error. With `over_ranks`, the statistics are those of all ranks. The
-    sums for the gradient of x are then taken over all ranks in one transfer.
+    second derivative raises an error. With `ranks`, the statistics are those of so many ranks. The
+    sums for the gradient of x are then taken over these ranks in one transfer.
     """
 
     @staticmethod
@@ -148,10 +151,10 @@ class Grouped(torch.autograd.Function):
         bias: Tensor,
         mean: Tensor,
         scale: Tensor,
-        over_ranks: bool,
+        ranks: int,
     ) -> Tensor:
         """Return x (B,C,...), normalised with mean and 1/deviation (G,1,C,1...) of its groups."""
-        ctx.over_ranks = over_ranks
+        ctx.ranks = ranks
         ctx.save_for_backward(x, weight, mean, scale)
         flat = ((_parts(x, len(mean)) - mean) * scale).flatten(0, 1)
         return flat * _channels(weight, x) + _channels(bias, x)
@@ -170,16 +173,16 @@ class Grouped(torch.autograd.Function):
         plain, along = dy.sum(axes, keepdim=True), (dy * hat).sum(axes, keepdim=True)
         count = parts.numel() // plain.numel()
         weight_gradients = along.sum(0).flatten(), plain.sum(0).flatten()
-        if ctx.over_ranks:
-            plain, along = dist.total(torch.stack([plain, along]))
-            count *= dist.world()
+        if ctx.ranks:
+            plain, along = dist.total(torch.stack([plain, along]), ctx.ranks)
+            count *= ctx.ranks
         dx = (scale * (dy - plain / count - hat * (along / count))).flatten(0, 1)
         return dx * _channels(weight, x), *weight_gradients, None, None, None
 
 
-def _pooled(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of the images of all ranks, from those of each rank."""
-    means, variances = dist.gather(torch.stack([mean, var])[None]).unbind(1)
+def _pooled(mean: Tensor, var: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of the images of a group of ranks, from those of each rank."""
+    means, variances = dist.gather(torch.stack([mean, var])[None], ranks).unbind(1)
     pooled = means.mean(0)
     return pooled, (variances + (means - pooled) ** 2).mean(0)
 
@@ -204,19 +207,28 @@ def _channels(values: Tensor, x: Tensor) -> Tensor:
     return values.view(1, -1, *[1] * (x.ndim - 2))
 
 
+def ranks_of_group(groups: int) -> int:
+    """Return the number of ranks whose images form a group: 1 if a rank has one or more groups.
+
+    Raises ValueError if neither the groups nor the ranks are a multiple of the other.
+    """
+    world = dist.world()
+    if groups % world and world % groups:
+        raise ValueError(
+            f"{groups} batch-norm groups cannot be shared among {world} ranks: use a divisor or a "
+            "multiple of the number of ranks"
+        )
+    return max(1, world // groups)
+
+
 def local_groups(groups: int, batch: int) -> int:
     """Return the number of equal groups that the `batch` images of this rank are split into.
 
     All ranks together have at most `groups` groups.
     """
-    world = dist.world()
-    if groups == 1:
+    most = groups // dist.world()
+    if most <= 1:  # the images of this rank form a group, or belong to one
         return 1
-    if groups % world:
-        raise ValueError(
-            f"{groups} batch-norm groups cannot be shared among {world} ranks: use 1 or a multiple"
-        )
-    most = groups // world
     fitting = next((g for g in range(most, 1, -1) if batch % g == 0 and batch >= 2 * g), 1)
     if fitting == 1 and most > 1 and batch >= 2 * most:
         raise ValueError(
@@ -232,6 +244,8 @@ def convert(net: Net, groups: int, _converted: dict[int, BatchNorm] | None = Non
     The new layers hold the same parameter and buffer objects. A layer that the network uses at
     several places is converted once: `_converted` has the new layers by the id of the old ones.
     """
+    if _converted is None:
+        ranks_of_group(groups)  # raises an error now rather than in the first step
     converted = {} if _converted is None else _converted
     for name, child in net.named_children():
         if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d):
