@@ -7,8 +7,12 @@ from PIL import Image
 
 import antipode
 from antipode.data.sources.folder import folder
+from antipode.data.sources.splits import Splits
 from antipode.data.views.views import views
 from antipode.evaluation.features import extract
+from antipode.evaluation.finetune import chosen
+from antipode.evaluation.task import Task
+from antipode.evaluation.tuning import tune
 from antipode.nets.backbone import backbone
 
 pytestmark = [
@@ -18,15 +22,15 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def photos(tmp_path):
-    """Return a folder of 192 PNG files of different sizes, in three classes by colour."""
+@pytest.fixture(params=["png"])
+def photos(tmp_path, request):
+    """Return a folder of 192 files of different sizes, in three classes by colour."""
     generator = np.random.default_rng(0)
     for at in range(192):
         noise = generator.integers(0, 100, (*generator.integers(20, 90, 2), 3))
         noise[..., at % 3] += 150
         part = "test" if at % 4 == 3 else "train"
-        file = tmp_path / "photos" / part / f"colour{at % 3}" / f"{at}.png"
+        file = tmp_path / "photos" / part / f"colour{at % 3}" / f"{at}.{request.param}"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(noise.astype(np.uint8)).save(file)
     return tmp_path / "photos"
@@ -67,3 +71,19 @@ def test_a_backbone_is_fine_tuned(photos, tmp_path):
     run = antipode.pretrain(**given, out=tmp_path / "run", overrides=values, quiet=True)
     model = antipode.finetune(run, f"folder:{photos}", tmp_path / "model", epochs=8, quiet=True)
     assert model.score.value > 80
+
+
+@pytest.mark.parametrize("photos", ["jpg"], indirect=True)
+def test_the_decoder_does_not_change_what_a_classifier_learns(photos, monkeypatch):
+    """The GPU's crops differ from those of the workers by two grey levels at most."""
+    train = folder(photos).train
+    splits = Splits("photos", train, train, train, 32)
+    torch.manual_seed(0)
+    net = backbone("resnet10-slim", stem="small").cuda()
+    task = Task(net, splits, 32, views("eval", size=32).to("cuda"), torch.device("cuda"))
+    losses = {}
+    for where in ("cpu", "gpu"):
+        monkeypatch.setenv("ANTIPODE_DECODER", where)
+        losses[where] = tune(task, chosen(task, epochs=4, batch=48)).losses
+    assert losses["gpu"] != losses["cpu"]  # the GPU has decoded
+    assert losses["gpu"] == pytest.approx(losses["cpu"], abs=0.05)

@@ -174,8 +174,9 @@ def _steps(task: Task, tuning: Tuning, source: Source, learn: Learn) -> Steps:
         **evaluation_decoder(shown, views, task.device),
         **places(tuning.batch),
     )
-    for _, _, batch in loader.steps():
-        yield partial(learn, batch.views[0], rows.index_select(0, batch.image_ids))
+    with loader.beside():  # the caller takes a step while this generator waits: on the same stream
+        for _, _, batch in loader.steps():
+            yield partial(learn, batch.views[0], rows.index_select(0, batch.image_ids))
 
 
 def _resident(
