@@ -129,19 +129,22 @@ def test_vectors_of_extreme_lengths():
 
 
 def test_gradients_of_unequal_size():
-    """A vector that only matters to queries of small gradient has all digits."""
+    """A vector that only matters to queries of small gradient has all digits.
+
+    Padded queries have the id 0. No vector has it, so none of them is masked.
+    """
     query, vectors, _ = drawn(6, 70, 5)
     grad = 10.0 ** -torch.arange(0, 24, 4)
     grad[3] = 0
-    owners = torch.arange(70) % 6
-    ids = [torch.zeros(6).long(), owners]
-    ids[0][3:5] = 1
+    owners = 1 + torch.arange(70) % 6
+    ids = [torch.ones(6).long(), owners]
+    ids[0][3:5] = 2
     repel, _, _ = fused.forward(query, vectors, ids, False, False)
     found = fused.backward(query, vectors, ids, grad, repel)
     x = vectors.double().requires_grad_()
     (exact,) = torch.autograd.grad(naive(query.double(), x, ids)[0] @ grad.double(), x)
     assert ((found - exact).norm(dim=1) < 100 * EPS * exact.norm(dim=1)).all()
-    assert exact[owners == 0].norm() < 1e-12  # they repel no query of a larger gradient
+    assert exact[owners == 1].norm() < 1e-12  # they repel no query of a larger gradient
 
 
 def test_a_score_far_above_the_others():
