@@ -152,3 +152,12 @@ def test_several_processes_are_started_by_torchrun():
     assert "--nnodes 2" in commands.ranked(line, "nodes=2") and "HOST" in commands.ranked(
         line, "nodes=2"
     )
+
+
+def test_under_torchrun_a_plan_names_the_processes_that_it_has_started(monkeypatch):
+    line = "antipode pretrain digits.dcl"
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert commands.ranked(line).startswith("torchrun --nnodes 1 --nproc-per-node 4 -m antipode")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    assert commands.ranked(line).startswith("torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend")
+    assert "--nproc-per-node 8" in commands.ranked(line, "gpus=8")

@@ -1,9 +1,11 @@
 """Plain commands for schedulers that antipode does not know, as `--plan` prints them."""
 
+import os
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from antipode import dist
 from antipode.launch.place import Asked
 from antipode.launch.place import resources as wanted
 
@@ -24,12 +26,16 @@ def plain_command(command: str, recipe: str | None, arguments: Mapping[str, Any]
 def ranked(line: str, resources: Asked = None) -> str:
     """Return a line in which the command runs with as many processes as the resources ask for.
 
-    With several nodes, HOST stands for the name of the first one.
+    If they ask for one process, the line has as many as torchrun has started here. With several
+    nodes, HOST stands for the name of the first one.
     """
     asked = wanted(resources)
-    if asked.ranks == 1:
+    ranks, nodes = asked.ranks, asked.nodes
+    if ranks == 1:
+        ranks, nodes = dist.world_size(), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    if ranks == 1:
         return line
-    words = f"torchrun --nnodes {asked.nodes} --nproc-per-node {asked.ranks // asked.nodes}"
-    if asked.nodes > 1:
+    words = f"torchrun --nnodes {nodes} --nproc-per-node {ranks // nodes}"
+    if nodes > 1:
         words += " --rdzv-backend c10d --rdzv-endpoint HOST:29500"
     return line.replace("antipode pretrain", f"{words} -m antipode pretrain", 1)
