@@ -18,6 +18,7 @@ WIDTH = 8.3  # inches
 DPI = 200
 ACROSS = {"table": 3, "curve": 2, "histogram": 2}  # axes beside each other
 ROW = 0.27  # inches of a row of dots
+LINE = 0.1  # inches that each further line of a label adds to all rows
 CURVE = 3.0  # inches of a panel of curves
 FRAME = 0.75  # inches of titles and ticks around the rows of dots
 HEAD = 0.75  # inches of the title and of the legend
@@ -37,7 +38,15 @@ class Band(NamedTuple):
     @property
     def height(self) -> float:
         """The height in inches."""
-        return ROW * len(self.labels) + FRAME if self.groups else CURVE
+        if not self.groups:
+            return CURVE
+        lines = max(label.count("\n") for label in map(wrapped, self.labels))
+        return (ROW + LINE * lines) * len(self.labels) + FRAME
+
+
+def wrapped(label: str) -> str:
+    """Return the label of a row of dots in lines that leave space for the dots."""
+    return textwrap.fill(label, 34)
 
 
 def draw(item: Item, cells: Cells, name: str, scale: str) -> bytes | None:
@@ -229,12 +238,12 @@ def _dots(field: Any, band: Band, alike: dict[str, list[Any]]) -> None:
     for axis, (title, line) in zip(axes, band.groups.items(), strict=True):
         _dots_of_group(axis, line, labels)
         axis.set_title(title)
-        axis.set_yticks(range(len(labels)), [textwrap.fill(label, 28) for label in labels])
+        axis.set_yticks(range(len(labels)), list(map(wrapped, labels)))
         axis.grid(axis="y", visible=False)
         axis.set_ylim(-0.6, len(labels) - 0.4)
         if panel.y and " and " not in panel.y and axis.get_xscale() == "linear":
             alike.setdefault(f"x {panel.name}", []).append(axis)
-    name = " ".join(part for part in (panel.name, panel.y) if part)
+    name = ", ".join(part for part in (panel.name, panel.y) if part)
     field.supxlabel(name, fontsize=9.5, color=colours()["soft"])
 
 
