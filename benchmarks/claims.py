@@ -353,6 +353,8 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = read_arguments()
+    if not args.list:
+        require_data()
     temporary = None if args.folder else tempfile.mkdtemp(prefix="claims-")
     runs = wanted_runs(args.only, args.seeds, Path(temporary or args.folder).absolute())
     if not runs:
@@ -369,7 +371,6 @@ def main() -> None:
     hours = sum(run.seconds for run in todo) / 3600
     print(f"{len(todo)} of {len(runs)} runs to train, about {hours:.1f} h on one H200", flush=True)
     if not args.list:
-        require_data()
         together = [run for run in todo if not (run.timed and args.jobs > 1)]
         if len(together) < len(todo):
             print(f"{len(todo) - len(together)} runs are timed and need --jobs 1", flush=True)

@@ -9,8 +9,7 @@ collectives that a step really calls, with their bytes:
 
 - gather: keys or features of all images, and the sum of their gradients on the way back.
 - statistics: one gather of mean and variance per batch-norm layer on the way forward and one sum on
-  the way back, if batch norm is over all ranks (one statistics group) or over those of a node (as
-  many groups as nodes).
+  the way back, over the GPUs of a statistics group. A twin has another gather.
 - gradients: the sum of all gradients in float32, in flat buckets.
 - shuffle: MoCo's key images travel twice, to mix the statistics groups.
 
@@ -79,7 +78,8 @@ class Work:
         width: of a feature.
         shuffled: bytes of a key image, if keys are shuffled over the ranks.
         backward: the gathered features have gradients.
-        per_node: batch norm is over the ranks of a node.
+        groups: statistics groups of batch norm, or 0 for one per node.
+        twin: keys come from a twin, whose batch norm needs statistics, too.
     """
 
     name: str
@@ -91,7 +91,8 @@ class Work:
     width: int
     shuffled: float = 0.0
     backward: bool = True
-    per_node: bool = False
+    groups: int = 1
+    twin: bool = False
 
 
 # ResNet-50 at 224 px: 52.3 ms for 256 images of MoCo v2 (scale of an H200, benchmarks/RESULTS.md)
@@ -101,7 +102,7 @@ WORKS = [
     Work("SimCLR, batch norm over all ranks", 306e-6, **RESNET50, views=2, width=128),
     Work("SimCLR, batch norm per rank", 306e-6, 27.9e6, 0, 0, views=2, width=128),
     Work(
-        "MoCo v2, shuffled keys",
+        "MoCo v2, shuffled keys, as many statistics groups as GPUs",
         204e-6,
         27.9e6,
         0,
@@ -112,7 +113,18 @@ WORKS = [
         backward=False,
     ),
     Work("MoCo v2, keys not shuffled", 204e-6, 27.9e6, 0, 0, views=1, width=128, backward=False),
-    Work("SimCLR, batch norm per node", 306e-6, **RESNET50, views=2, width=128, per_node=True),
+    Work("SimCLR, batch norm per node", 306e-6, **RESNET50, views=2, width=128, groups=0),
+    Work(
+        "MoCo v2, shuffled keys, 8 statistics groups",
+        204e-6,
+        **RESNET50,
+        views=1,
+        width=128,
+        shuffled=3 * 224**2 * 4,
+        backward=False,
+        groups=8,
+        twin=True,
+    ),
 ]
 
 
@@ -123,8 +135,8 @@ def step(work: Work, machine: Machine, gpus: int, share: int) -> dict[str, float
     if work.backward:
         gather += machine.all_reduce(features * gpus, gpus)
     per_layer = 2 * work.channels / max(work.layers, 1) * 4 * work.views  # mean and variance
-    among = min(gpus, machine.node) if work.per_node else gpus
-    forward = machine.all_gather(per_layer, among)
+    among = max(1, gpus // work.groups) if work.groups else min(gpus, machine.node)
+    forward = machine.all_gather(per_layer, among) * (2 if work.twin else 1)
     backward = machine.all_reduce(per_layer, among)
     shuffle = 0.0
     if work.shuffled:

@@ -36,7 +36,7 @@ def test_one_gpu_waits_for_nobody_and_more_gpus_never_gain_efficiency(model):
 
 
 def test_the_switches_of_the_page_help_as_it_says(model):
-    over_ranks, per_rank, shuffled, plain, per_node = model.WORKS
+    over_ranks, per_rank, shuffled, plain, per_node, eight = model.WORKS
     machine = model.Machine()
     assert model.limit(model.table(over_ranks, machine, 64)) == 16
     assert model.table(per_rank, machine, 64)[-1]["efficiency"] > 0.9
@@ -45,6 +45,9 @@ def test_the_switches_of_the_page_help_as_it_says(model):
     assert of_nodes[-1]["statistics"] == of_nodes[1]["statistics"]
     assert 0.8 < of_nodes[-1]["efficiency"] < 0.85
     assert model.limit(model.table(shuffled, machine, 64)) == 16
+    of_eight = model.table(eight, machine, 64)
+    assert [row["statistics"] for row in of_eight[:2]] == [0, 0]  # a group for each GPU
+    assert [round(of_eight[at]["statistics"], 1) for at in (2, 4, -1)] == [2.6, 3.5, 10.7]
     assert model.limit(model.table(plain, machine, 64)) == 1024
     few, many = (model.table(over_ranks, machine, share)[-1] for share in (32, 256))
     assert many["efficiency"] > few["efficiency"] and many["statistics"] == few["statistics"]

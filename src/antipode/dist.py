@@ -88,7 +88,6 @@ def leave() -> None:
     """Leave the process group."""
     if process.is_available() and process.is_initialized():
         process.destroy_process_group()
-        _team.cache_clear()
 
 
 def alone() -> bool:
@@ -235,8 +234,8 @@ def parallel(net: nn.Module, unused: bool) -> nn.Module:
 def gather(x: Tensor, ranks: int = 0) -> Tensor:
     """Concatenate the rows (N,...) of all W ranks to (W*N,...), rank 0 first, with gradient.
 
-    With `ranks`, the ranks are divided into teams of so many consecutive ranks, and each team
-    gathers its own rows (ranks*N,...).
+    With `ranks`, only `ranks` consecutive ranks, a team, gather their rows (ranks*N,...). The ranks
+    are divided into such teams. 0 means all ranks.
 
     The gradient of a row returns to its rank. All ranks must have tensors of the same shape. On a
     CPU this is checked first and raises ValueError. On a GPU the check would synchronise with the
@@ -274,7 +273,10 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def total(x: Tensor, ranks: int = 0) -> Tensor:
-    """Return the sum over all ranks, or over this rank's team of `ranks` ranks, with gradient."""
+    """Return the sum over ranks, with gradient.
+
+    With `ranks`, it is the sum over this rank's team, see `gather`. 0 means all ranks.
+    """
     result: Tensor = _total(x, ranks or world()) if active() else x
     return result
 
@@ -378,14 +380,18 @@ def share_state(net: nn.Module) -> None:
 # and the same code runs in a compiled step, in a captured one, and on a CPU with gloo.
 
 
-@cache
 def _team(ranks: int) -> Any:
-    """Return the process group of this rank's team of `ranks` consecutive ranks; None for all.
+    """Return the process group of this rank's team of `ranks` consecutive ranks."""
+    whole = process.group.WORLD
+    return whole if ranks == world() else _part(whole, ranks)
 
-    The first call for a size creates the groups, which all ranks must do at the same time.
+
+@cache
+def _part(whole: Any, ranks: int) -> Any:
+    """Return the part of a process group to which this rank belongs.
+
+    The first call for a size creates all parts, which all ranks must do at the same time.
     """
-    if ranks == world():
-        return None
     return process.new_subgroups(ranks, timeout=PATIENCE)[0]
 
 

@@ -22,6 +22,7 @@ from antipode.data.decoders import (
     choose_decoder,
     device_decoder,
     evaluation_decoder,
+    evaluation_place,
     has_pixels_of_host,
 )
 from antipode.data.loader import Loader
@@ -214,6 +215,20 @@ def test_a_gpu_decodes_for_classifiers_if_its_pixels_are_those_of_the_workers(
     has_pixels_of_host.cache_clear()
     assert found == {"decoder": None if chosen == "cpu" else brighter, "share": chosen == "both"}
     assert evaluation_decoder(photos, make, torch.device("cpu"))["decoder"] is None
+
+
+@pytest.mark.parametrize("error", [RuntimeError, nvjpeg.NvJpegError, ValueError, OSError])
+def test_a_decoder_that_fails_in_whatever_way_is_not_chosen(photos, monkeypatch, error):
+    def fails(files, sides):
+        raise error("the driver is too old")
+
+    monkeypatch.delenv("ANTIPODE_DECODER", raising=False)
+    monkeypatch.setattr(decoders, "has_engine", lambda device: True)
+    monkeypatch.setattr(decoders, "device_decoder", lambda device: fails)
+    has_pixels_of_host.cache_clear()
+    assert evaluation_place(photos, views("simclr", size=24), torch.device("cuda")) == "cpu"
+    assert not decoders._works(fails) and decoders._works(on_host)
+    has_pixels_of_host.cache_clear()
 
 
 def test_the_share_of_the_workers_is_drawn_anew_for_each_image_and_epoch():

@@ -14,7 +14,7 @@ from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Decoded, Memory
 from antipode.data.views.operation import Crop, Standardise
 from antipode.data.views.views import views
-from antipode.evaluation import classifier, linear
+from antipode.evaluation import classifier, finetune, linear, semi
 from antipode.evaluation.classifier import Heads, augmented, embed, judge
 from antipode.evaluation.linear import Linear, chosen, run, trained
 from antipode.evaluation.protocol import protocols
@@ -216,6 +216,20 @@ def test_a_set_smaller_than_the_batch_is_one_batch_at_the_rate_of_its_rule():
 
 
 # Views
+
+
+def test_a_score_states_that_a_gpu_has_decoded(monkeypatch):
+    """Its crops differ slightly. Scores from images that workers decode stay as they were."""
+    short = replace(QUICK, epochs=1, at=(1,))
+    protocols = [
+        lambda: run(task(), short),
+        lambda: semi.run(task(), 0.5, replace(semi.SEMI[0.1], batch=16, epochs=1)),
+        lambda: finetune.run(task()),
+    ]
+    monkeypatch.setattr(finetune, "EPOCHS", ((math.inf, 1),))
+    assert not any("decoder" in one().settings for one in protocols)
+    monkeypatch.setattr(classifier, "evaluation_place", lambda *_: "both")
+    assert [one().settings["decoder"] for one in protocols] == ["both"] * 3
 
 
 def test_training_views_are_crops_with_the_looks_normalisation():

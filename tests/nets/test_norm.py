@@ -83,8 +83,10 @@ def test_a_group_spans_ranks_if_there_are_fewer_groups_than_ranks(monkeypatch):
     monkeypatch.setattr("antipode.dist.world", lambda: 6)
     assert [ranks_of_group(groups) for groups in (1, 2, 3, 6, 12)] == [6, 3, 2, 1, 1]
     assert [local_groups(groups, 8) for groups in (1, 2, 3, 6, 12)] == [1, 1, 1, 1, 2]
+    net = convert(Tiny(), 4)
     with pytest.raises(ValueError, match="4 batch-norm groups cannot be shared among 6 ranks"):
-        convert(Tiny(), 4)
+        net(torch.randn(4, 3, 8, 8))
+    assert net.eval()(torch.randn(4, 3, 8, 8)).isfinite().all()  # an evaluation needs no groups
 
 
 def test_converting_keeps_weights_statistics_and_names():

@@ -50,7 +50,13 @@ def choose_decoder(where: str, source: Source, views: Maker, device: torch.devic
 
 
 def evaluation_decoder(source: Source, views: Maker, device: torch.device) -> dict[str, Any]:
-    """Return the arguments of a loader that trains a classifier.
+    """Return the arguments of a loader that trains a classifier."""
+    where = evaluation_place(source, views, device)
+    return loader_arguments(where, source, views, device)
+
+
+def evaluation_place(source: Source, views: Maker, device: torch.device) -> str:
+    """Return "cpu", "gpu" or "both": who decodes the images on which a classifier is trained.
 
     A GPU with an engine for JPEG decodes if its pixels are those of the workers. The environment
     variable ANTIPODE_DECODER overrides this: cpu for the workers, gpu or both where the GPU can.
@@ -59,10 +65,10 @@ def evaluation_decoder(source: Source, views: Maker, device: torch.device) -> di
     if asked not in ("auto", "cpu", *ON_DEVICE):
         raise ValueError(f"ANTIPODE_DECODER must be auto, cpu, gpu or both, not {asked!r}")
     if device.type != "cuda" or not isinstance(source, Decoded) or not suits(source, views):
-        asked = "cpu"
-    elif asked == "auto":
-        asked = "gpu" if has_engine(device) and has_pixels_of_host(device) else "cpu"
-    return loader_arguments(asked, source, views, device)
+        return "cpu"
+    if asked == "auto":
+        return "gpu" if has_engine(device) and has_pixels_of_host(device) else "cpu"
+    return asked
 
 
 def loader_arguments(
@@ -113,26 +119,29 @@ def device_decoder(device: torch.device) -> Decode | None:
 def has_pixels_of_host(device: torch.device) -> bool:
     """Return True if the device decodes a picture to the workers' pixels, up to one grey level."""
     decode = device_decoder(device)
-    return decode is not None and int(_gaps(decode).max()) <= 1
+    gaps = None if decode is None else _gaps(decode)
+    return gaps is not None and int(gaps.max()) <= 1
 
 
 def _works(decode: Decode) -> bool:
     """Return True if a decoder decodes a picture to about the pixels of the workers."""
-    try:
-        return float(_gaps(decode).mean()) < 20
-    except RuntimeError:  # nvJPEG is missing
-        return False
+    gaps = _gaps(decode)
+    return gaps is not None and float(gaps.mean()) < 20
 
 
-def _gaps(decode: Decode) -> Tensor:
-    """Return how far the pixels of a picture are from those of the workers, in grey levels."""
+def _gaps(decode: Decode) -> Tensor | None:
+    """Return how far the pixels of a picture are from those of the workers, in grey levels.
+
+    Returns None if the decoder fails, in whatever way: the workers can always decode.
+    """
     coarse = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)
     picture = Image.fromarray(coarse).resize((96, 64), Image.Resampling.BICUBIC)
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=90)  # with colour at half the size, as most photographs
     data = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
-    (image,) = decode([data], [(64, 96)])
-    expected = decode_on_host(file.getvalue())
-    if image.shape != expected.shape:
-        return torch.tensor([255.0])
-    return (image.cpu().float() - expected.float()).abs()
+    try:
+        image = decode([data], [(64, 96)])[0].cpu().float()
+    except Exception:  # such as a missing library, or one of another version
+        return None
+    expected = decode_on_host(file.getvalue()).float()
+    return (image - expected).abs() if image.shape == expected.shape else None

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from antipode import dist, rng
 from antipode.core.scores import raised
 from antipode.data.chunks import uniforms
-from antipode.data.decoders import evaluation_decoder
+from antipode.data.decoders import evaluation_decoder, evaluation_place
 from antipode.data.loader import Loader, cores, in_order
 from antipode.data.progress import bar
 from antipode.data.sources.source import Memory, Source
@@ -133,6 +133,12 @@ def graded(task: Task, heads: Heads, source: Source, features: Features) -> tupl
             done(len(ids))
     rows = joined(torch.cat(hits, 1).transpose(0, 1).contiguous(), len(source))
     return rows.transpose(0, 1).cpu(), joined(torch.cat(seen), len(source)).cpu()
+
+
+def decoded_by(task: Task, source: Source, views: Views) -> dict[str, str]:
+    """Return who decodes the images of a training, to record with a score, if it is a GPU."""
+    where = evaluation_place(source, views, task.device)
+    return {} if where == "cpu" else {"decoder": where}
 
 
 def fit(

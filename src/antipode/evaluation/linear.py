@@ -17,7 +17,17 @@ from torch.optim import Optimizer
 from antipode import optim, rng
 from antipode.data.sources.source import Source, subset
 from antipode.evaluation.accuracy import classification, top5
-from antipode.evaluation.classifier import CROP, Heads, embed, fit, graded, judge, width
+from antipode.evaluation.classifier import (
+    CROP,
+    Heads,
+    augmented,
+    decoded_by,
+    embed,
+    fit,
+    graded,
+    judge,
+    width,
+)
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Protocol, Task
 from antipode.schedule import Per, Rule, Schedule, cosine, scaled
@@ -134,7 +144,7 @@ def run(task: Task, settings: Linear) -> Result:
         "rate": scaled(rates[0], settings.rule, batch),
         "images": len(train),
     }
-    values |= precision(task) | notes
+    values |= precision(task) | decoded_by(task, train, augmented(task.eval_view)) | notes
     more = top5(right[0].any(1), task.classes)
     return classification(right[0, :, 0], labels, values, seed=task.seed, more=more)
 

@@ -16,7 +16,16 @@ from antipode import optim, rng
 from antipode.data.sources.source import Decoded, Source, subset
 from antipode.data.sources.splits import data_root
 from antipode.evaluation.accuracy import classification, top5
-from antipode.evaluation.classifier import Features, Heads, embed, fit, graded, width
+from antipode.evaluation.classifier import (
+    Features,
+    Heads,
+    augmented,
+    decoded_by,
+    embed,
+    fit,
+    graded,
+    width,
+)
 from antipode.evaluation.linear import Linear, one_label, precision, trained
 from antipode.evaluation.score import Result
 from antipode.evaluation.shares import over_ranks
@@ -90,6 +99,7 @@ def run(task: Task, share: float, settings: Semi | None = None) -> Result:
         "batch": min(settings.batch, len(images)),
         "chosen": CHOSEN,
     }
+    values |= decoded_by(task, images, augmented(task.eval_view))
     more = top5(right[0].any(1), task.classes)
     return classification(right[0, :, 0], labels, values, seed=task.seed, more=more)
 

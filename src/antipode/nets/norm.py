@@ -27,9 +27,9 @@ class BatchNorm(nn.Module):
 
     With one group, the statistics are those of all ranks. Several groups are consecutive parts of
     the global batch: all groups on a single device, groups/W of them on each of W ranks. With fewer
-    groups than ranks, W/groups consecutive ranks form a group: as many groups as nodes give
-    statistics per node. A small batch is split into fewer equal groups, so that each group has at
-    least two images.
+    groups than ranks, W/groups consecutive ranks form a group. With one group per node, each node
+    has its own statistics. A small batch is split into fewer equal groups, so that each group has
+    at least two images.
 
     The running statistics are the mean over groups. They differ between ranks until
     `dist.average_running_stats` is called, as a learner's `after_step` does. Inputs of half
@@ -94,7 +94,8 @@ class BatchNorm(nn.Module):
     def _grouped(self, x: Tensor, local: int, views: int, ranks: int = 0) -> Tensor:
         """Return x, normalised with the statistics of `local` groups of each view on this rank.
 
-        With `ranks`, a group consists of the images of so many ranks.
+        With `ranks`, a group has the images of `ranks` consecutive ranks. 0 means this rank alone,
+        without communication.
         """
         weight = torch.ones_like(self.running_mean) if self.weight is None else self.weight
         bias = torch.zeros_like(self.running_mean) if self.bias is None else self.bias
@@ -139,8 +140,8 @@ class Grouped(torch.autograd.Function):
     The backward pass is written out, because autograd's reads the images twice as often. Here one
     pass sums dy and dy * x_hat for each group, and the gradients of input and weights both follow
     from those sums. The statistics are arguments, but the gradient treats them as functions of x. A
-    second derivative raises an error. With `ranks`, the statistics are those of so many ranks. The
-    sums for the gradient of x are then taken over these ranks in one transfer.
+    second derivative raises an error. With `ranks`, the statistics are those of `ranks` consecutive
+    ranks. The sums for the gradient of x are then taken over these ranks in one transfer.
     """
 
     @staticmethod
@@ -230,7 +231,7 @@ def local_groups(groups: int, batch: int) -> int:
     if most <= 1:  # the images of this rank form a group, or belong to one
         return 1
     fitting = next((g for g in range(most, 1, -1) if batch % g == 0 and batch >= 2 * g), 1)
-    if fitting == 1 and most > 1 and batch >= 2 * most:
+    if fitting == 1 and batch >= 2 * most:
         raise ValueError(
             f"{batch} images cannot be split into 2 to {most} equal batch-norm groups: change the "
             "batch size"
@@ -244,8 +245,6 @@ def convert(net: Net, groups: int, _converted: dict[int, BatchNorm] | None = Non
     The new layers hold the same parameter and buffer objects. A layer that the network uses at
     several places is converted once: `_converted` has the new layers by the id of the old ones.
     """
-    if _converted is None:
-        ranks_of_group(groups)  # raises an error now rather than in the first step
     converted = {} if _converted is None else _converted
     for name, child in net.named_children():
         if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d):

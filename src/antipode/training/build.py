@@ -21,6 +21,7 @@ from antipode.devices import pick_device
 from antipode.nets import weights
 from antipode.nets.backbone import Stem, Wrapped
 from antipode.nets.backbone import backbone as make_backbone
+from antipode.nets.norm import BatchNorm, ranks_of_group
 from antipode.nets.timm_net import embeddings, freeze_patch_projection, patches
 from antipode.papers import build as build_learner
 from antipode.recipe.datasets import dataset_defaults
@@ -133,6 +134,7 @@ def build(
         **recipe.views.arguments,
     ).to(device)
     learner = _learner(recipe, data, views, device, backbone, fresh)
+    _check_groups(learner)
     loader = Loader(
         data.pretrain,
         views,
@@ -177,6 +179,16 @@ def _check_accumulation(recipe: Recipe) -> None:
             f"train.accumulate={recipe.train.accumulate} does not divide the {share} images of "
             f"each of {dist.world()} ranks"
         )
+
+
+def _check_groups(learner: Learner) -> None:
+    """Raise ValueError if the statistics groups of batch norm do not fit the number of ranks.
+
+    An evaluation on any number of ranks builds learners, too, but computes no statistics.
+    """
+    for part in learner.modules():
+        if isinstance(part, BatchNorm):
+            ranks_of_group(part.groups)
 
 
 def _learner(
