@@ -223,8 +223,8 @@ def test_a_score_states_that_a_gpu_has_decoded(monkeypatch):
     short = replace(QUICK, epochs=1, at=(1,))
     protocols = [
         lambda: run(task(), short),
-        lambda: semi.run(task(), 0.5, replace(semi.SEMI[0.1], batch=16, epochs=1)),
-        lambda: finetune.run(task()),
+        lambda: semi.run(task(backbone=Net()), 0.5, replace(semi.SEMI[0.1], batch=16, epochs=1)),
+        lambda: finetune.run(task(backbone=Net())),
     ]
     monkeypatch.setattr(finetune, "EPOCHS", ((math.inf, 1),))
     assert not any("decoder" in one().settings for one in protocols)
