@@ -11,10 +11,12 @@ finished if results/claims.jsonl or --out has a line with its name and with all 
 name has a digest of the recipe, so a run whose recipe has changed since is trained again.
 
 --jobs trains several runs at a time, each in its own process, as `antipode sweep --at-once` does.
-The times of such runs cannot be compared, so runs whose training steps are timed are left to a call
-with --jobs 1. After --minutes, the runs under way write a checkpoint and stop; the same command
-with the same --folder resumes them, and repeats runs that have failed after all others. The
-environment variable ANTIPODE_DATA names the folder with CIFAR-10.
+Unlike there, each process may use the whole GPU: for a part of it, libraries choose other
+algorithms, and some of those have been wrong. The times of such runs cannot be compared, so runs
+whose training steps are timed are left to a call with --jobs 1. After --minutes, the runs under way
+write a checkpoint and stop; the same command with the same --folder resumes them, and repeats runs
+that have failed after all others. The environment variable ANTIPODE_DATA names the folder with
+CIFAR-10.
 """
 
 import argparse
@@ -40,6 +42,7 @@ from antipode.data.sources.catalog import load
 from antipode.devices import pick_device
 from antipode.exits import terminable
 from antipode.launch.local import perform
+from antipode.launch.mps import PERCENTAGE
 from antipode.launch.task import Task
 from antipode.reproduction.catalog import items
 from antipode.reproduction.collect import over_epochs, score_key
@@ -376,6 +379,7 @@ def main() -> None:
             print(f"{len(todo) - len(together)} runs are timed and need --jobs 1", flush=True)
         # each run starts so many processes that compile; by default one per core
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, cores() // args.jobs)))
+        os.environ.setdefault(PERCENTAGE, "100")
         train_all(together, args.jobs, args.minutes, args.out)
     if temporary:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -56,6 +56,10 @@ ALONE = {
     "large": Part(
         "large.py --network resnet18 resnet50 --source files --seconds 2 --out OUT/large.json", 220
     ),
+    "accuracy": Part(
+        "accuracy.py --only mocov2 adco mocov1 npid invspread --jobs 2 --out OUT/accuracy.jsonl",
+        600,
+    ),
     "times": Part(
         "claims.py --only adco.cost --headlines --seeds 1 --jobs 1 --folder OUT/claims"
         " --out OUT/claims.jsonl",
@@ -70,6 +74,7 @@ ALONE = {
 CLAIMS = Part(
     "claims.py --headlines --jobs 4 --minutes MINUTES --folder OUT/claims --out OUT/claims.jsonl"
 )
+ON_CIFAR = {"accuracy", "times", "claims"}
 
 
 def start(name: str, part: Part, out: Path, minutes: float) -> subprocess.Popen[bytes]:
@@ -136,7 +141,7 @@ def main() -> None:
     if args.list or args.out is None:
         print("\n".join(f"{name:16} {part.command}" for name, part in every.items()))
         return
-    if "claims" in args.only:
+    if ON_CIFAR & {*args.only}:
         require_data()
     args.out.mkdir(parents=True, exist_ok=True)
     run(args.only, args.out.resolve(), time.monotonic() + 60 * args.minutes)
