@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from antipode import rng
+from antipode.data.loader import Loader
 from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Decoded, Memory
 from antipode.data.views.operation import Crop, Standardise
@@ -228,8 +229,14 @@ def test_a_score_states_that_a_gpu_has_decoded(monkeypatch):
     ]
     monkeypatch.setattr(finetune, "EPOCHS", ((math.inf, 1),))
     assert not any("decoder" in one().settings for one in protocols)
-    monkeypatch.setattr(classifier, "evaluation_place", lambda *_: "both")
-    assert [one().settings["decoder"] for one in protocols] == ["both"] * 3
+    monkeypatch.setattr(Loader, "decoded_by", "both")
+    assert [one().settings["decoder"] for one in protocols[:2]] == ["both"] * 2
+    assert "decoder" not in protocols[2]().settings  # images in memory have no loader there
+    splits = bright()
+    names = [str(i) for i in range(64)]
+    train = Decoded(splits.train.images.__getitem__, names, splits.train.labels, size=8)
+    of_files = task(replace(splits, train=train), backbone=Net())
+    assert finetune.run(of_files).settings["decoder"] == "both"
 
 
 def test_training_views_are_crops_with_the_looks_normalisation():

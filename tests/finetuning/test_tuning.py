@@ -2,14 +2,18 @@
 
 import copy
 import math
+import multiprocessing
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from antipode.data.loader import Loader
 from antipode.data.sources.source import Decoded, Memory
 from antipode.evaluation import finetune, tuning
+from antipode.evaluation.classifier import Heads
 from antipode.evaluation.finetune import chosen, graded_result
 from antipode.evaluation.protocol import known
 from antipode.evaluation.tuning import Tuning, mild, tune
@@ -133,12 +137,17 @@ def test_the_scale_of_features_does_not_matter_to_a_frozen_backbone(scale):
     torch.testing.assert_close(logits(tuned, x), logits(expected, x), rtol=1e-3, atol=1e-3)
 
 
+def decoded():
+    """Return splits whose train images are decoded one by one."""
+    splits = bright()
+    names = [str(i) for i in range(64)]
+    train = Decoded(splits.train.images.__getitem__, names, splits.train.labels, size=8)
+    return replace(splits, pretrain=train, train=train)
+
+
 def test_images_in_memory_and_images_from_files_are_trained_in_the_same_order():
     small = task(backbone=fixed())
-    memory = small.splits.train
-    decoded = Decoded(memory.images.__getitem__, [str(i) for i in range(64)], memory.labels, size=8)
-    other = replace(small, splits=replace(small.splits, train=decoded))
-    a, b = tune(small, QUICK), tune(other, QUICK)
+    a, b = tune(small, QUICK), tune(task(decoded(), backbone=fixed()), QUICK)
     torch.testing.assert_close(a.heads.weights[0], b.heads.weights[0], rtol=1e-3, atol=1e-4)
 
 
@@ -170,7 +179,8 @@ def test_balanced_sampling_shows_every_class_equally_often(kind):
         return torch.zeros(())
 
     settings = replace(QUICK, balanced=True, epochs=1, batch=20, crop=(0.35, 1.0))
-    for step in tuning._steps(small, settings, source, learn):
+    heads = Heads(1, 4, 24, std=0.01, seed=0)
+    for step in tuning._steps(small, settings, source, heads, learn):
         step()
     ids = torch.cat([part for _, part in seen])
     assert source.labels[ids].bincount().tolist() == [40, 40, 40, 40]
@@ -261,6 +271,25 @@ def test_settings_out_of_range_raise_an_error(options, words):
 def test_a_learning_rate_that_is_too_high_is_named():
     with pytest.raises(ValueError, match=r"the learning rate 1e\+30 is too high"):
         tune(task(backbone=Net()), replace(QUICK, lr=1e30, classifier_lr=1e30))
+
+
+def test_a_training_that_fails_ends_its_workers_and_leaves_the_stream_of_its_decoder(monkeypatch):
+    """Also while its error is kept, as an evaluation of several protocols does."""
+    events = []
+
+    @contextmanager
+    def beside(self):
+        events.append("begins")
+        try:
+            yield
+        finally:
+            events.append("ends")
+
+    monkeypatch.setattr(Loader, "beside", beside)
+    with pytest.raises(ValueError, match="too high") as kept:
+        tune(task(decoded(), backbone=Net()), replace(QUICK, lr=1e30, classifier_lr=1e30))
+    assert events == ["begins", "ends"] and kept.tb is not None
+    assert not multiprocessing.active_children()
 
 
 def test_training_ends_with_the_first_epoch_whose_loss_is_not_finite(monkeypatch):

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from antipode import dist, rng
 from antipode.core.scores import raised
 from antipode.data.chunks import uniforms
-from antipode.data.decoders import evaluation_decoder, evaluation_place
+from antipode.data.decoders import evaluation_decoder
 from antipode.data.loader import Loader, cores, in_order
 from antipode.data.progress import bar
 from antipode.data.sources.source import Memory, Source
@@ -41,7 +41,8 @@ CROP = (0.08, 1.0)  # the share of the image area that a training crop covers
 class Heads(nn.Module):
     """S linear classifiers (C,D) on the same features.
 
-    All start from the same weights, so that they differ only by their learning rates.
+    All start from the same weights, so that they differ only by their learning rates. `decoder` is
+    "cpu", "gpu" or "both": who decoded the images that they were trained on.
     """
 
     def __init__(self, count: int, classes: int, width: int, *, std: float, seed: int) -> None:
@@ -49,6 +50,7 @@ class Heads(nn.Module):
         start = std * torch.randn(classes, width, generator=rng.generator(seed, "classifier"))
         self.weights = nn.ParameterList(start.clone() for _ in range(count))
         self.biases = nn.ParameterList(torch.zeros(classes) for _ in range(count))
+        self.decoder = "cpu"
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits (S,N,C) of features (N,D)."""
@@ -135,10 +137,9 @@ def graded(task: Task, heads: Heads, source: Source, features: Features) -> tupl
     return rows.transpose(0, 1).cpu(), joined(torch.cat(seen), len(source)).cpu()
 
 
-def decoded_by(task: Task, source: Source, views: Views) -> dict[str, str]:
-    """Return who decodes the images of a training, to record with a score, if it is a GPU."""
-    where = evaluation_place(source, views, task.device)
-    return {} if where == "cpu" else {"decoder": where}
+def decoding(heads: Heads) -> dict[str, str]:
+    """Return who decoded the images of a training, to record with a score, if a GPU did."""
+    return {} if heads.decoder == "cpu" else {"decoder": heads.decoder}
 
 
 def fit(
@@ -178,6 +179,7 @@ def fit(
         **evaluation_decoder(source, views, task.device),
         **places(batch),
     )
+    heads.decoder = loader.decoded_by
     optimisers = [optimiser for optimiser, _ in moves]
     learn = learning(heads, _labels(source, task.device), features, optimisers)
     # The memory of a captured step is not free for others. A trained network may need all of it.

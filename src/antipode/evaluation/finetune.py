@@ -13,11 +13,11 @@ from torch import nn
 
 from antipode.data.sources.source import Source
 from antipode.evaluation.accuracy import classification, top5
-from antipode.evaluation.classifier import decoded_by, graded
+from antipode.evaluation.classifier import decoding, graded
 from antipode.evaluation.linear import one_label
 from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
-from antipode.evaluation.tuning import Tuned, Tuning, half, mild, tune
+from antipode.evaluation.tuning import Tuned, Tuning, half, tune
 from antipode.limits import check_limit
 from antipode.names import brief
 from antipode.nets.norm import BatchNorm
@@ -129,13 +129,12 @@ def graded_result(task: Task, tuning: Tuning, tuned: Tuned, test: Source) -> Res
     The balanced accuracy is always stated, in float32 like predictions.
     """
     right, labels = graded(task, tuned.heads, test, tuned.backbone)
-    train = one_label(task, "train")
     values = asdict(tuning) | {
         "backbone": "frozen" if tuning.lr is None else "fine-tuned",
         "precision": "bf16" if half(task.device) else "fp32",
-        "images": len(train),
+        "images": len(one_label(task, "train")),
     }
-    values |= decoded_by(task, train, mild(task.eval_view, tuning))
+    values |= decoding(tuned.heads)
     more = top5(right[0].any(1), task.classes)
     result = classification(right[0, :, 0], labels, values, seed=task.seed, more=more)
     return result._replace(more={"balanced": result.value} | result.more)

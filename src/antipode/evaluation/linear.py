@@ -20,8 +20,7 @@ from antipode.evaluation.accuracy import classification, top5
 from antipode.evaluation.classifier import (
     CROP,
     Heads,
-    augmented,
-    decoded_by,
+    decoding,
     embed,
     fit,
     graded,
@@ -144,7 +143,7 @@ def run(task: Task, settings: Linear) -> Result:
         "rate": scaled(rates[0], settings.rule, batch),
         "images": len(train),
     }
-    values |= precision(task) | decoded_by(task, train, augmented(task.eval_view)) | notes
+    values |= precision(task) | decoding(heads) | notes
     more = top5(right[0].any(1), task.classes)
     return classification(right[0, :, 0], labels, values, seed=task.seed, more=more)
 

@@ -19,8 +19,7 @@ from antipode.evaluation.accuracy import classification, top5
 from antipode.evaluation.classifier import (
     Features,
     Heads,
-    augmented,
-    decoded_by,
+    decoding,
     embed,
     fit,
     graded,
@@ -99,7 +98,7 @@ def run(task: Task, share: float, settings: Semi | None = None) -> Result:
         "batch": min(settings.batch, len(images)),
         "chosen": CHOSEN,
     }
-    values |= decoded_by(task, images, augmented(task.eval_view))
+    values |= decoding(heads)
     more = top5(right[0].any(1), task.classes)
     return classification(right[0, :, 0], labels, values, seed=task.seed, more=more)
 

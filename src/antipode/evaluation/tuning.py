@@ -6,7 +6,7 @@ Shapes: N images, C classes, D features, H W pixels.
 import copy
 import math
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -136,8 +136,12 @@ def _train(
     schedule = Schedule(name="cosine", epochs=tuning.epochs, warmup=tuning.warmup, start=0.1)
     total = torch.zeros((), device=task.device)
     losses: list[float] = []
-    steps = _steps(task, tuning, source, learn)
-    with bar(tuning.epochs * per_epoch * tuning.batch, "fine-tuning", least=1) as done:
+    images = tuning.epochs * per_epoch * tuning.batch
+    # closed also after an error: this ends the workers and the use of another stream
+    with (
+        closing(_steps(task, tuning, source, heads, learn)) as steps,
+        bar(images, "fine-tuning", least=1) as done,
+    ):
         for step in range(tuning.epochs * per_epoch):
             for optimiser, rate in moves:
                 set_rate(optimiser, rate * schedule.factor(step, per_epoch))
@@ -148,14 +152,14 @@ def _train(
                 total.zero_()
                 if not math.isfinite(losses[-1]):  # the weights, too, will never be finite again
                     _check_finite(net, heads, tuning)
-    steps.close()  # ends the workers
     return losses
 
 
-def _steps(task: Task, tuning: Tuning, source: Source, learn: Learn) -> Steps:
+def _steps(task: Task, tuning: Tuning, source: Source, heads: Heads, learn: Learn) -> Steps:
     """Yield a function for each step. It takes the step and returns the loss ().
 
-    There are at least as many steps as the epochs of the settings have.
+    There are at least as many steps as the epochs of the settings have. `heads.decoder` is set to
+    who decodes the images.
     """
     table = _table(source, tuning.balanced)
     rows = table.to(task.device)
@@ -174,6 +178,7 @@ def _steps(task: Task, tuning: Tuning, source: Source, learn: Learn) -> Steps:
         **evaluation_decoder(shown, views, task.device),
         **places(tuning.batch),
     )
+    heads.decoder = loader.decoded_by
     with loader.beside():  # the caller takes a step while this generator waits: on the same stream
         for _, _, batch in loader.steps():
             yield partial(learn, batch.views[0], rows.index_select(0, batch.image_ids))

@@ -15,6 +15,7 @@ from antipode.data.sources.catalog import Given, from_path, load, python_name
 from antipode.data.sources.label_folders import unlike_classes
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
+from antipode.evaluation.classifier import decoding
 from antipode.evaluation.evaluate import check_seed, task_for
 from antipode.evaluation.finetune import chosen, graded_result
 from antipode.evaluation.linear import one_label
@@ -203,6 +204,7 @@ def _write(out: Path, run: Run, task: Task, tuning: Tuning, tuned: Tuned) -> Non
             "torch": torch.__version__,
             "settings": tuning.__dict__,
             "loss": tuned.losses,
+            **decoding(tuned.heads),
         },
     }
     fc = (tuned.heads.weights[0], tuned.heads.biases[0])
