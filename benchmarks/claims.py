@@ -46,7 +46,7 @@ from antipode.launch.mps import PERCENTAGE
 from antipode.launch.task import Task
 from antipode.reproduction.catalog import items
 from antipode.reproduction.collect import over_epochs, score_key
-from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Trial
+from antipode.reproduction.item import Cells, Item, Law, Measure, Place, Trial, score
 from antipode.reproduction.make import train
 from antipode.reproduction.measure import measure_run
 from antipode.reproduction.plan import H200, Plan, PlannedRun, make_plan
@@ -65,6 +65,9 @@ SLOWER = {32: 2.4, 64: 1.6, 128: 1.2}
 HEADLINES, OTHERS, MORE_SEEDS = 0.0, 1.0, 2.0
 START = 40.0  # seconds to compile and evaluate a run
 FAILED = "failed.txt"  # in the folder of a run that has failed
+# Further scores of every trained run that has scores. They take a few seconds, and a claim that
+# needs one of them later then needs no training.
+FURTHER = tuple(map(score, ("knn", "knn-head", "linear-fast")))
 
 
 @dataclass
@@ -107,8 +110,9 @@ class Wanted:
 def wanted_runs(patterns: Iterable[str], seeds: int, out: Path) -> list[Wanted]:
     """Return the runs of the items whose names match a pattern, in the order of training.
 
-    A run has the measures of all items that share it. Detectors are trained for one seed only. The
-    device is that of this process, so that a run without its GPU fails and does not use the CPU.
+    A run has the measures of all items that share it. Detectors are trained, and steps are timed,
+    for one seed only. The device is that of this process, so that a run without its GPU fails and
+    does not use the CPU.
     """
     runs: dict[Path, Wanted] = {}
     device = pick_device("auto").type
@@ -116,8 +120,9 @@ def wanted_runs(patterns: Iterable[str], seeds: int, out: Path) -> list[Wanted]:
     for name, plan in plans.items():
         main = headline_trials(plan.item)
         cost = sum(planned.work for planned in plan.runs if planned.seed == 0)
-        for index, (_, of_trial) in enumerate(plan.trials):
-            for planned in of_trial if index in main else of_trial[:1]:
+        for index, (trial, of_trial) in enumerate(plan.trials):
+            once = index not in main or any(measure.name == "cost" for measure in trial.measures)
+            for planned in of_trial[:1] if once else of_trial:
                 wanted = runs.setdefault(planned.folder, Wanted(planned, plan))
                 wanted.items += [name] if name not in wanted.items else []
                 wanted.rank = min(wanted.rank, rank_of(planned, index in main, cost))
@@ -146,7 +151,7 @@ def rank_of(planned: PlannedRun, headline: bool, cost: float) -> tuple[float, ..
 def headline_trials(item: Item) -> set[int]:
     """Return the indices of the trials whose numbers the headline laws of an item use."""
     trials = item.grids[SCALE].trials
-    cells = example(trials)
+    cells = {place: [80.0 + index / 100] for index, place in enumerate(places(trials))}
     used = {
         place
         for law in item.laws_at(SCALE)
@@ -154,17 +159,18 @@ def headline_trials(item: Item) -> set[int]:
         for place in cells
         if depends(law, cells, place)
     }
-    return {
-        index
-        for index, trial in enumerate(trials)
-        if any(trial.place(measure) in used for measure in trial.measures)
-    }
+    return {index for index, trial in enumerate(trials) if used & {*places([trial])}}
 
 
-def example(trials: Iterable[Trial]) -> Cells:
-    """Return cells with a number at every place of some trials; a curve has one point."""
-    places = [trial.place(measure) for trial in trials for measure in trial.measures]
-    return {place: [80.0 + index / 100] for index, place in enumerate(dict.fromkeys(places))}
+def places(trials: Iterable[Trial]) -> list[Place]:
+    """Return all places of some trials. A curve has one point, at 1."""
+    found: dict[Place, None] = {}
+    for trial in trials:
+        for measure in trial.measures:
+            panel, row, column = trial.place(measure)
+            curve = measure.kind == "metric" or measure.pick.startswith(("curves", "histograms"))
+            found[panel, row, 1.0 if curve else column] = None
+    return [*found]
 
 
 def depends(law: Law, cells: Cells, place: Place) -> bool:
@@ -259,7 +265,10 @@ def finish(wanted: Wanted, jobs: int, out: Path, quiet: bool) -> None:
     run = train(planned, quiet)
     trained = time.perf_counter() - start
     fast = [measure for measure in wanted.measures if measure.kind != "scenes"]
-    for measures in [fast] * (0 < len(fast) < len(wanted.measures)) + [wanted.measures]:
+    if planned.recipe is not None and any(measure.kind == "score" for measure in fast):
+        fast += FURTHER
+    scenes = [measure for measure in wanted.measures if measure.kind == "scenes"]
+    for measures in (part for part in (fast, scenes) if part):
         measure_run(wanted.plan, planned, run, measures, wanted.plan.device)
         seconds = {"training": trained, "all": time.perf_counter() - start}
         line = line_of(wanted, run, seconds, jobs)

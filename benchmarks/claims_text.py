@@ -200,10 +200,10 @@ INTRODUCTION = """
 This page lists what the five papers claim, what we measured, and whether each claim holds. It is
 made by `python benchmarks/claims_page.py` from the runs in `benchmarks/results/claims.jsonl`.
 
-All numbers here are from CIFAR-10 with ResNet-18 and 50 epochs, on one H200. The papers trained on
-ImageNet, ImageNet-100, STL-10 and CIFAR-10, mostly for 200 epochs. A claim that does not hold here
-may hold at its own scale, and the reverse. `dcl.fig3` and `dcl.table4` report logistic regression;
-the other accuracies of DCL are kNN.
+All numbers here are from CIFAR-10 with ResNet-18 on one H200, and from runs of 50 epochs unless a
+row states another number. The papers trained on ImageNet, ImageNet-100, STL-10 and CIFAR-10, mostly
+for 200 epochs. A claim that does not hold here may hold at its own scale, and the reverse.
+`dcl.fig3` and `dcl.table4` report logistic regression; the other accuracies of DCL are kNN.
 
 ![The headline claims of the five papers](pictures/claims/headlines.png)
 """
@@ -216,10 +216,11 @@ How a claim is judged:
   Two runs that differ only in their seeds differ by less than .83 points in 95 % of cases.
 - A network that is not 10 points better than an untrained one satisfies no claim about accuracy.
 - The margin of a claim is the distance of our number to the limit. A claim is undecided if the 95 %
-  interval of its margin contains zero. For example, a gain of 1.79 ± 0.70 is undecided if the paper
-  reports 2.8, because the limit is then 1.4. The interval comes from the spread over seeds. With
-  one seed it assumes a standard deviation of .3 points for an accuracy. Numbers of other kinds have
-  no interval with one seed.
+  interval of its margin contains zero. For example, a gain of 1.79 ± 0.53 is undecided if the paper
+  reports 2.8, because the limit is then 1.4. The interval of accuracies (and of average precision)
+  comes from the spread over the seeds of the runs that are compared, together with a standard
+  deviation of .3 points, which counts like ten further degrees of freedom. Seeds that vary more
+  than twice as much count alone. Numbers of other kinds have no interval with one seed.
 - If a claim compares one number with several others, the worst comparison decides. The interval is
   then wider (Bonferroni), since the worst of several comparisons fails more often by chance.
 - A claim for which some runs are missing is not judged.

@@ -71,9 +71,7 @@ ALONE = {
         450,
     ),
 }
-CLAIMS = Part(
-    "claims.py --headlines --jobs 4 --minutes MINUTES --folder OUT/claims --out OUT/claims.jsonl"
-)
+CLAIMS = Part("claims.py --jobs 4 --minutes MINUTES --folder OUT/claims --out OUT/claims.jsonl")
 ON_CIFAR = {"accuracy", "times", "claims"}
 
 

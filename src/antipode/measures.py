@@ -11,6 +11,9 @@ from torch import Tensor
 
 from antipode.core.scores import product, unit
 
+# Embeddings with a smaller spread have collapsed. A rank below a fifth of this share of the
+# possible rank is too low.
+FLAT = 0.1
 SIMILARITIES = 1 << 24  # maximum number of similarities in memory at a time: 64 MiB in float32
 
 

@@ -23,6 +23,7 @@ from antipode.papers.adco.tables import (
     PLAIN,
     PREDICTORS,
     SINGLE,
+    STILL,
     SYMMETRIC,
     TIME,
 )
@@ -53,8 +54,12 @@ JUDGED = [pytest.param(name, law, id=f"{name}-{law.text}") for name in NAMES for
 
 
 def bank_cells(drift=0.01, more=0.5):
-    """Return the numbers of banks that move and that are harder than fresh keys."""
+    """Return the numbers of banks that move and that are harder than fresh keys.
+
+    The bank that stands still for comparison is not judged.
+    """
     cells = {(DRIFT, row, float(epoch)): [drift] for row in BANK_ROWS for epoch in range(1, 51)}
+    cells |= {(DRIFT, STILL, float(epoch)): [1e-6] for epoch in range(1, 51)}
     for row in BANK_ROWS:
         cells |= {(HARDNESS, row, "bank"): [more], (HARDNESS, row, "fresh keys"): [0.0]}
     return cells
@@ -216,7 +221,7 @@ def test_the_drift_of_a_bank_is_that_of_100_steps():
         for trial in trials("adco.table5", scale):
             if any(measure.name == "bank_drift" for measure in trial.measures):
                 recipe = resolve(trial.recipe, overrides=trial.overrides)
-                assert recipe.monitor.health_every == 100 and trial.row in BANK_ROWS
+                assert recipe.monitor.health_every == 100 and trial.row in (*BANK_ROWS, STILL)
 
 
 def test_several_crops_differ_from_one_in_the_crops_alone():

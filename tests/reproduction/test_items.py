@@ -129,7 +129,7 @@ def test_what_is_measured_is_known_and_goes_into_a_panel(name):
         "score": protocols(),
         "analysis": analyses(),
         "scenes": SLIM,
-        "metric": {"knn", "bank_drift"},
+        "metric": {"knn", "bank_drift", "spread"},
         "parameters": {"backbone"},
     }
     for scale in SCALES:
@@ -165,6 +165,8 @@ UNPRINTED = {
     ("adco.table5", "SimSiam"),
     ("dcl.table2", "Inv. Spread"),
     ("adco.table5", "drift of the bank"),
+    ("adco.table5", "AdCo, 65,536 negatives that stand still"),
+    ("msbreg.table4", "spread of the embeddings"),
     ("adco.table5", "repulsion of a query"),
     ("msbreg.table2", "random init"),
     ("msbreg.table5", "our optimiser"),

@@ -52,10 +52,24 @@ def test_a_verdict_is_undecided_if_its_interval_contains_zero(margin, interval, 
 
 def test_the_interval_of_one_seed_is_that_of_the_usual_noise():
     verdict = laws.gain(numbers(a=80.0, b=79.0), better=A, worse=B)
-    assert verdict.interval == pytest.approx(1.96 * math.sqrt(2) * NOISE, rel=1e-3)
+    assert verdict.interval == pytest.approx(2.228 * math.sqrt(2) * NOISE, rel=1e-3)
 
 
-def test_the_interval_of_several_seeds_is_students():
+def test_the_usual_noise_counts_like_ten_degrees_of_freedom():
+    a, b = [80.0, 80.1, 80.5], [70.0, 70.4]
+    verdict = laws.gain(numbers(a=a, b=b), better=A, worse=B)
+    pooled = (2 * stdev(a) ** 2 + stdev(b) ** 2 + 10 * NOISE**2) / 13
+    assert verdict.interval == pytest.approx(2.160 * math.sqrt(pooled * 5 / 6), rel=1e-3)
+
+
+def test_more_seeds_of_one_number_do_not_widen_an_interval():
+    """With the variance of these seeds alone, the interval would have 4.3 standard errors."""
+    one = laws.gain(numbers(a=80.9, b=79.0), better=A, worse=B)
+    three = laws.gain(numbers(a=[80.6, 80.9, 81.2], b=79.0), better=A, worse=B)
+    assert three.interval < 0.85 * one.interval
+
+
+def test_seeds_that_vary_far_more_have_their_own_interval():
     a, b = [80.0, 81.0, 82.0], [70.0, 70.4, 70.8]
     verdict = laws.gain(numbers(a=a, b=b), better=A, worse=B)
     pooled = math.sqrt((stdev(a) ** 2 + stdev(b) ** 2) / 2)
@@ -66,6 +80,9 @@ def test_the_interval_of_several_seeds_is_students():
 def test_a_place_with_one_seed_borrows_the_spread_of_the_others():
     verdict = laws.gain(numbers(a=[80.0, 82.0], b=70.0), better=A, worse=B)
     assert verdict.interval == pytest.approx(12.71 * math.sqrt(2 / 2 + 2 / 1), rel=1e-3)
+    verdict = laws.gain(numbers(a=[80.0, 80.4], b=70.0), better=A, worse=B)
+    pooled = (0.08 + 10 * NOISE**2) / 11
+    assert verdict.interval == pytest.approx(2.201 * math.sqrt(pooled * 3 / 2), rel=1e-3)
 
 
 # Accuracies

@@ -23,6 +23,7 @@ DRAWS = 3  # of the noise in the numbers
 DIM = 64
 IMAGES = 1100  # more than the largest batch of DCL's figure 1
 UNTRAINED = 45.0  # accuracy of an untrained network in %
+SPREAD = {"random": 1.0, "untrained": 0.2, "collapsed": 1e-4}
 ACCURACY = {"random": 10.0, "untrained": UNTRAINED, "collapsed": 10.0}
 
 
@@ -116,7 +117,7 @@ def numbers(null, trial, measure, seed, shift):
         yield None, accuracy + (0.0 if null == "collapsed" else 0.3 * shift)
     elif measure.kind == "metric":
         for epoch in range(1, 21):
-            yield float(epoch), ACCURACY[null] + 0.3 * shift
+            yield float(epoch), SPREAD[null] if measure.name == "spread" else 0.3 * shift
     elif measure.kind == "parameters":
         yield None, 1.0
     elif measure.name in CONSTANT:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from antipode.json_text import number
+from antipode.measures import FLAT
 from antipode.runs.run import Run
-from antipode.training.health import ENOUGH, FLAT, is_narrow
+from antipode.training.health import ENOUGH, is_narrow
 
 MEASURES = ("spread", "rank", "alignment", "uniformity", "similarity")
 CLOSER = 0.95  # of the distance of different images: views that are hardly closer

@@ -6,30 +6,37 @@ weights.
 
 from collections.abc import Callable, Iterable
 from math import cos, pi, sin, sqrt, tan
-from statistics import NormalDist, fmean, stdev, variance
+from statistics import fmean, stdev, variance
 
 from antipode.reproduction.item import REFERENCE, Cells, Place
 
-# Standard deviation of an accuracy over seeds, in points: used if there is only one seed. It is
-# that of three seeds of SiMo on CIFAR-10 (benchmarks/RESULTS.md).
+# Standard deviation of an accuracy over seeds, in points, and the degrees of freedom behind it: 16
+# runs on CIFAR-10 in 6 settings have .25 (benchmarks/results), which is rounded up.
 NOISE = 0.3
+KNOWN = 10
+# Seeds with a larger variance, as a multiple of that of NOISE, are numbers of another kind, such as
+# the accuracies of a network that collapses with some seeds. It is about the 95 % quantile of the
+# ratio of variances with 2 and with KNOWN degrees of freedom.
+OTHER = 4.0
 OUTSIDE = 0.05  # probability that the truth is outside an interval
 
 
 def interval(cells: Cells, places: Iterable[Place], among: int = 1) -> float:
     """Return half of the 95 % interval of a sum or difference of accuracies.
 
-    The variance is pooled over the places with several seeds. Without any, it is that of `NOISE`.
-    `among` is the number of comparisons that this one was selected from, for instance as the worst:
-    they share the probability of an error (Bonferroni).
+    The variance is pooled over the places with several seeds and over the runs behind `NOISE`: the
+    two or three seeds of a claim alone would say little about it. If the seeds vary far more than
+    `NOISE`, their own variance counts alone. `among` is the number of comparisons that this one was
+    selected from, for instance as the worst: they share the probability of an error (Bonferroni).
     """
     values = [cells[place] for place in places]
     freedom = sum(len(numbers) - 1 for numbers in values)
     spread = sum((len(numbers) - 1) * variance(numbers) for numbers in values if len(numbers) > 1)
-    pooled = spread / freedom if freedom else NOISE**2
-    error = sqrt(sum(pooled / len(numbers) for numbers in values))
-    outside = OUTSIDE / among
-    return error * (student(freedom, outside) if freedom else NormalDist().inv_cdf(1 - outside / 2))
+    if not freedom or spread / freedom <= OTHER * NOISE**2:
+        freedom += KNOWN
+        spread += KNOWN * NOISE**2
+    error = sqrt(sum(spread / freedom / len(numbers) for numbers in values))
+    return error * student(freedom, OUTSIDE / among)
 
 
 def over_seeds(margin: Callable[[Cells], float], cells: Cells) -> float:

@@ -18,9 +18,6 @@ from antipode.wording import option
 # Steps in which narrow embeddings are no cause for concern: heads without batch norm start that
 # way.
 YOUNG = 100
-# Embeddings have collapsed below this share of an even spread. They are too narrow below a fifth of
-# this share of the possible rank.
-FLAT = 0.1
 # The largest number of keys that a check uses, because their products are a square matrix.
 ENOUGH = 4096
 # The number of logged losses that the trend averages.
@@ -288,7 +285,7 @@ def complaint(row: dict[str, Any], limit: int, young: int = YOUNG) -> Trouble | 
     step = row["step"]
     if step < young:
         return None
-    if row.get("spread", 1.0) < FLAT:
+    if row.get("spread", 1.0) < measures.FLAT:
         return Trouble(
             "collapsed",
             f"the embeddings have collapsed at step {step} (spread {row['spread']:.3f} of 1): "
@@ -306,4 +303,4 @@ def complaint(row: dict[str, Any], limit: int, young: int = YOUNG) -> Trouble | 
 
 def is_narrow(rank: float, limit: int) -> bool:
     """Return True if an effective rank is too low; `limit` is the largest possible rank."""
-    return rank < max(1.5, FLAT * 0.2 * limit)
+    return rank < max(1.5, measures.FLAT * 0.2 * limit)

@@ -43,6 +43,10 @@ SMOKE = {"train.epochs": 1, "train.batch": 64}
 SMALL = {"train.epochs": 50}
 SMOKE_BANKS = (256, 64, 32)
 SMALL_BANKS = (4096, 1024, 512)
+# On CIFAR-10 the bank stands still at the recipe's bank temperature of .03, and AdCo is as accurate
+# as with one that moves (benchmarks/RESULTS.md). The claims are about a bank that moves.
+MOVING = {"method.tau_bank": 0.1}
+STILL = "AdCo, 65,536 negatives that stand still"
 # steps between two checks of the bank, so that its drift is that of 100 steps
 CHECKS = {"monitor.health_every": 100}
 SMOKE_CHECKS = {"monitor.health_every": 5}
@@ -117,7 +121,7 @@ PAPERS = tuple(
 
 def _moves(cells: Cells) -> Verdict:
     """Check that the banks of networks that have learned turn in the second half of training."""
-    curves = laws.lines(cells, DRIFT)
+    curves = {row: line for row, line in laws.lines(cells, DRIFT).items() if row != STILL}
     late = {row: fmean(y for _, y in line[len(line) // 2 :]) for row, line in curves.items()}
     margin = min(min(drift - MOVES, REPLACED - drift) for drift in late.values())
     text = ", ".join(f"{row} {drift:.2g}" for row, drift in late.items())
@@ -192,10 +196,19 @@ TABLE5 = Item(
         ),
         "small": Grid(
             _others("cifar10", (FAST,), SMALL)
-            + _adco("cifar10", SMALL_BANKS, (FAST,), SMALL | CHECKS)
-            + (untrained("resnet18", "cifar10", "linear-fast"),),
+            + _adco("cifar10", SMALL_BANKS, (FAST,), SMALL | CHECKS | MOVING)
+            + (
+                Trial(
+                    "cifar10.adco",
+                    SMALL | CHECKS | {"method.bank": SMALL_BANKS[0], "method.symmetric": False},
+                    (FAST, *BANK),
+                    STILL,
+                ),
+                untrained("resnet18", "cifar10", "linear-fast"),
+            ),
             "CIFAR-10, ResNet-18, 50 epochs, batch 256, logistic regression; banks of 4,096, 1,024 "
-            "and 512 stand for 65,536, 16,384 and 8,192; adco.cost has the times",
+            "and 512 stand for 65,536, 16,384 and 8,192; a bank temperature of .1, at which the "
+            "bank moves, and .03 in the row of a bank that stands still; adco.cost has the times",
             3,
         ),
         "paper": Grid(
@@ -427,10 +440,17 @@ MULTICROP = Item(
         ),
         "small": Grid(
             (
-                *_crops("cifar10", SMALL_BANKS[0], "linear-fast", CIFAR_CROPS, SMALL | CHECKS),
+                *_crops(
+                    "cifar10",
+                    SMALL_BANKS[0],
+                    "linear-fast",
+                    CIFAR_CROPS,
+                    SMALL | CHECKS | MOVING,
+                ),
                 untrained("resnet18", "cifar10", "linear-fast"),
             ),
-            "CIFAR-10, ResNet-18, 50 epochs, logistic regression; a bank of 4,096; crops in "
+            "CIFAR-10, ResNet-18, 50 epochs, logistic regression; a bank of 4,096 with a "
+            "temperature of .1, at which it moves; crops in "
             "proportion to images of 32 px, in the colours of the single crop; the authors have "
             "not released a symmetric loss for several crops, so the pairing is ours",
             3,

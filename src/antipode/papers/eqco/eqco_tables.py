@@ -158,9 +158,11 @@ def _fig2_laws() -> tuple[Law, ...]:
         law(
             "MoCo: without EqCo 256 negatives cost much accuracy, with EqCo almost none",
             partial(keeps_more, panel=MOCO, few=256, paper=LOST),
+            ("paper",),
         ),
         law(
-            "MoCo: the same with 16 negatives, where alpha / K is 256 as in the paper",
+            "MoCo: without EqCo 16 negatives cost much accuracy, with EqCo almost none (alpha / K "
+            "is 256, as in the paper)",
             partial(keeps_more, panel=MOCO, few=16, paper=LOST),
             ("small",),
         ),
