@@ -48,6 +48,7 @@ from antipode.recipe.resolve import resolve
 from antipode.runs import run as runs
 from antipode.training import pretrain as training
 from entries import ENTRIES, QUICK, Entry
+from machine import commit
 
 DONE = Path(__file__).parent / "results" / "accuracy.jsonl"
 # metrics of the last step that a line keeps
@@ -186,14 +187,10 @@ def hold_out() -> None:
 
 def facts() -> dict[str, Any]:
     """Return device, version, commit and date."""
-    commit = os.environ.get("ANTIPODE_COMMIT")
-    if not commit:
-        command = ["git", "rev-parse", "--short", "HEAD"]
-        commit = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
     return {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "torch": torch.__version__,
-        "commit": commit,
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
 

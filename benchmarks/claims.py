@@ -243,12 +243,13 @@ def restore(lines: Mapping[str, Mapping[str, Any]], out: Path) -> None:
 # Training
 
 
-def require_data() -> None:
-    """Exit if CIFAR-10 cannot be read: each run would fail on its own."""
+def data_problem() -> str:
+    """Return why CIFAR-10 cannot be read, empty if it can: each run would fail on its own."""
     try:
         load("cifar10")
     except (OSError, ValueError, RuntimeError) as error:
-        sys.exit(str(error))
+        return str(error)
+    return ""
 
 
 def finish(wanted: Wanted, jobs: int, out: Path, quiet: bool) -> None:
@@ -365,8 +366,8 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = read_arguments()
-    if not args.list:
-        require_data()
+    if not args.list and (problem := data_problem()):
+        sys.exit(problem)
     temporary = None if args.folder else tempfile.mkdtemp(prefix="claims-")
     runs = wanted_runs(args.only, args.seeds, Path(temporary or args.folder).absolute())
     if not runs:

@@ -16,13 +16,11 @@ from claims import SCALE
 from claims_text import NOT_RUN, PAPERS, Claim, capital
 
 ROW = 0.27  # inches of a claim
-LEFT, RIGHT = (
-    0.645,
-    0.87,
-)  # sides of the axes; the claims are on the left, the verdicts on the right
+# sides of the axes; the claims are on the left, the verdicts on the right
+LEFT, RIGHT = 0.645, 0.87
 EDGE = 0.012  # left edge of all texts
 TEXT = (EDGE - LEFT) / (RIGHT - LEFT)  # the same as a share of the axes
-LIMIT = 6.0  # points; a margin beyond is an arrow at the edge
+LIMIT = 6.0  # points; a margin beyond is at the edge, with an arrow
 SUBTITLE = "ResNet-18, 50 epochs, one H200. A claim holds in the shaded half."
 # colour, marker and fill of the verdicts: they differ in shape, too
 MARKS = {
@@ -101,18 +99,18 @@ def draw_row(axes: Any, at: int, row: str | Claim) -> None:
     name, marker, full = MARKS[row.word]
     colour = palette[name]
     write(axes, 1.04, at, row.word, size=9, color=colour, weight="bold")
-    if ratio := re.search(r"ratio of ([\d.]+)", row.verdict.text):  # not in points
+    if ratio := re.search(r"ratio of (\S+)", row.verdict.text):  # not in points
         write(axes, 0.06, at, f"ratio {ratio[1].rstrip('.')}", size=8, color=palette["soft"])
         return
     margin, interval = row.verdict.margin, row.verdict.interval
     shown = max(-LIMIT, min(LIMIT, margin))
-    if shown == margin:
-        ends = [max(-LIMIT - 1, margin - interval), min(LIMIT + 1, margin + interval)]
-        axes.plot(ends, [at, at], color=colour, linewidth=2, solid_capstyle="butt")
-    else:
-        marker = "<" if margin < 0 else ">"
+    ends = [max(-LIMIT - 1, min(LIMIT + 1, margin + side)) for side in (-interval, interval)]
+    axes.plot(ends, [at, at], color=colour, linewidth=2, solid_capstyle="butt")
     face = colour if full else palette["card"]
     axes.plot(shown, at, marker, color=colour, markerfacecolor=face, markersize=7)
+    if shown != margin:
+        arrow = "<" if margin < 0 else ">"
+        axes.plot(1.12 * shown, at, arrow, color=colour, markerfacecolor=colour, markersize=5)
 
 
 def write(axes: Any, across: float, row: int, text: str, **style: Any) -> None:

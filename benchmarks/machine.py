@@ -1,7 +1,8 @@
-"""The machine that a benchmark runs on: cores, hardware and versions."""
+"""The machine that a benchmark runs on: cores, hardware, versions and the commit of this code."""
 
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -10,8 +11,19 @@ import torch
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def commit() -> str:
+    """Return the commit of this code: ANTIPODE_COMMIT, or what git says; empty if it is unknown."""
+    if given := os.environ.get("ANTIPODE_COMMIT"):
+        return given
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
 def surroundings(*packages: str) -> dict[str, Any]:
-    """Return hardware, load, and the versions of some packages."""
+    """Return hardware, load, the commit, and the versions of some packages."""
     versions = {}
     for package in packages:
         try:
@@ -20,4 +32,5 @@ def surroundings(*packages: str) -> dict[str, Any]:
             versions[package] = "not installed"
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     cpu = platform.processor() or platform.machine()
-    return {"cores": CORES, "cpu": cpu, "gpu": gpu, "load": os.getloadavg(), **versions}
+    machine = {"cores": CORES, "cpu": cpu, "gpu": gpu, "load": os.getloadavg()}
+    return {**machine, "commit": commit(), **versions}

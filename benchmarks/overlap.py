@@ -24,9 +24,9 @@
 - `alone`: the loader without a step, and the use of the GPU's JPEG engines by `nvidia-smi dmon`.
 
 About four minutes on an H200. With --device cpu the same code runs on a few small files, without
-`pairs`, `formats`, `several`, `partition`, `shares` and `memory`. The environment variable
-CUDA_DEVICE_MAX_CONNECTIONS=32 shows whether streams wait for each other because they share a queue
-of the GPU.
+`pairs`, `formats`, `allocators`, `several`, `partition`, `shares` and `memory`. The environment
+variable CUDA_DEVICE_MAX_CONNECTIONS=32 shows whether streams wait for each other because they share
+a queue of the GPU.
 """
 
 import argparse
@@ -81,6 +81,7 @@ FORMATS = {
     "rgb": (0, 3, False),
     "rgb, interpolated colour": (32, 3, False),
     "rgb, no pipeline": (1, 3, False),
+    "rgb, interpolated colour, no pipeline": (1 | 32, 3, False),
     "rgb of the middle": (0, 3, True),
     "planes as in the file": (0, 1, False),
     "nv12": (0, 8, False),

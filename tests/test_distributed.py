@@ -8,10 +8,12 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as process
+import torch.nn.functional as F
 
 from antipode import dist
 from antipode import functional as A
 from antipode.core import passes, streamed
+from antipode.nets.norm import BatchNorm
 from antipode.training.step import Step
 from antipode.types import Batch
 from tests.forks import Ranks
@@ -243,6 +245,11 @@ def compiled_steps(rank, world):
 SPANNING = ["mocov2", "dcl-mocov2", "simo-shuffle", "custom-eqco-bank"]
 
 
+def single_images():
+    """Return features (4,3) of four images."""
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
 def spanning(rank, world):
     """Return the records of learners with two statistics groups, and gradients within teams."""
     torch.set_default_dtype(torch.float64)
@@ -254,6 +261,8 @@ def spanning(rank, world):
         rows, sums = dist.gather(x + rank, 2), dist.total(y, 2)
         ((rows * (1 + rank) * torch.arange(4.0)).sum() + sums * 10**rank).backward()
         records["teams"] = [rows.detach(), sums.detach(), x.grad, y.grad]
+        # one image on each rank: two in each statistics group
+        records["alone"] = BatchNorm(3, groups=2)(single_images()[rank : rank + 1]).detach()
     return records
 
 
@@ -297,6 +306,9 @@ def test_four_processes_in_two_groups_equal_one_with_two_groups(tmp_path):
         weights = [0, 1] if rank == first else [2, 3]
         assert of_rows.tolist() == [(first + last + 2) * weight for weight in weights]
         assert of_sums == 10**first + 10**last
+        pair = single_images()[first : last + 1]
+        normal = F.batch_norm(pair, None, None, training=True)
+        assert torch.allclose(own["alone"], normal[rank - first], rtol=1e-9)
 
 
 def check(single, first, second):

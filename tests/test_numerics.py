@@ -242,7 +242,8 @@ class Peak(TorchDispatchMode):
 def test_stored_scores_peak_below_four_and_a_half_matrices(monkeypatch):
     """This is the largest problem whose scores are stored on a GPU (core/streamed.py)."""
     monkeypatch.setitem(streamed.WHOLE, "cpu", streamed.WHOLE["cuda"])
-    n, k, d = 256, 65536, 128
+    n, k, d = 256, 65536 + 256, 128
+    assert not streamed.is_large(n, k, torch.device("cuda"))
     q = torch.randn(n, d).requires_grad_()
     key = torch.randn(n, d)
     queue = unit(torch.randn(k, d))

@@ -263,7 +263,7 @@ def test_small_problems_are_stored_and_keep_their_bits(sides, monkeypatch):
 
 def test_the_largest_stored_problems():
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert not is_large(256, 65536, gpu) and is_large(257, 65536, gpu)
+    assert not is_large(256, 65536 + 256, gpu) and is_large(256, 65536 + 257, gpu)
     assert not is_large(256, 4096, cpu) and is_large(257, 4096, cpu)
 
 

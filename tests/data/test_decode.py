@@ -329,6 +329,18 @@ def test_torchcodec_comes_first_and_does_not_see_the_orientation(monkeypatch, fr
     assert calls == [("RGB", False), ("RGB", False), ("GRAY", False)]
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "decode_rows, /__w/torchcodec/src/_core/DecodeJpeg.cpp:287, Image is incomplete.",
+        "/__w/vision/torchvision/csrc/io/image/cpu/decode_jpeg.cpp:46, Image is incomplete.",
+        "Image is incomplete.",
+    ],
+)
+def test_a_message_of_a_decoder_names_no_source_file(message):
+    assert headers.reason(RuntimeError(message)) == "Image is incomplete."
+
+
 @pytest.mark.parametrize("name", ["_torchcodec", "_torchvision"])
 def test_every_decoder_gives_the_pixels_of_pillow(monkeypatch, fresh_decoder, name):
     """The bound is zero grey levels, since all of them are libjpeg-turbo."""

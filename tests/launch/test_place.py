@@ -158,6 +158,7 @@ def test_under_torchrun_a_plan_names_the_processes_that_it_has_started(monkeypat
     line = "antipode pretrain digits.dcl"
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert commands.ranked(line).startswith("torchrun --nnodes 1 --nproc-per-node 4 -m antipode")
-    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert commands.ranked(line).startswith("torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend")
     assert "--nproc-per-node 8" in commands.ranked(line, "gpus=8")
+    assert commands.ranked(line, "gpus=1") == line == commands.ranked(line, "processes=1")

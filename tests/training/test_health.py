@@ -510,13 +510,15 @@ def test_scores_are_tracked_at_the_end_of_every_so_many_epochs(tmp_path):
     assert [(row["step"], row["knn"]) for row in rows if "knn" in row] == [(3, 1.0), (7, 3.0)]
 
 
-def test_the_bound_counts_the_negatives_of_a_part(tmp_path):
-    """With accumulation the negatives of a query are the other images of its part only."""
-    for parts, negatives in ((1, 30), (4, 6)):
-        values = {"train.accumulate": parts, "monitor.health_every": 1}
-        go(small_recipe("simclr", 1, **values), tmp_path / str(parts))
-        for row in RunFolder(tmp_path / str(parts)).metrics():
-            assert row["mi_bound"] + row["contrast"] == pytest.approx(math.log1p(negatives))
+@pytest.mark.parametrize(
+    ("parts", "of", "negatives"), [(1, "part", 30), (4, "part", 6), (4, "batch", 30)]
+)
+def test_the_bound_counts_the_negatives_of_the_loss(tmp_path, parts, of, negatives):
+    """With accumulation they are the other images of a part, or those of the whole batch."""
+    values = {"train.accumulate": parts, "train.negatives": of, "monitor.health_every": 1}
+    go(small_recipe("simclr", 1, **values), tmp_path)
+    for row in RunFolder(tmp_path).metrics():
+        assert row["mi_bound"] + row["contrast"] == pytest.approx(math.log1p(negatives))
 
 
 def test_a_healthy_run_is_not_complained_of(tmp_path, monkeypatch, recwarn):

@@ -27,10 +27,11 @@ from antipode import rng
 from antipode.core.scores import ieee, needs_operator
 
 # The largest number of scores that are stored as a whole, by `product` and torch.logsumexp. On a
-# GPU this is MoCo's batch of 256 with its queue of 65,536: 64 MiB in float32, and at most 4.5 times
-# as much with the backward pass. A CPU is faster with tiles long before that, because a large
-# matrix does not fit into its cache (benchmarks/streamed.py).
-WHOLE = {"cpu": 1 << 20, "cuda": 1 << 24}
+# GPU this is AdCo's batch of 256 with its bank of 65,536 and the keys of the batch, and so MoCo's
+# with its queue: 64 MiB in float32, and at most 4.5 times as much with the backward pass. A CPU is
+# faster with tiles long before that, because a large matrix does not fit into its cache
+# (benchmarks/streamed.py).
+WHOLE = {"cpu": 1 << 20, "cuda": 256 * (65536 + 256)}
 # The bytes of a tile. It should stay in the cache between the passes over it, which is 50 MiB on an
 # H200; smaller tiles have more overhead.
 TILE = {"cpu": 1 << 22, "cuda": 1 << 25}

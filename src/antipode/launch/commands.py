@@ -26,13 +26,14 @@ def plain_command(command: str, recipe: str | None, arguments: Mapping[str, Any]
 def ranked(line: str, resources: Asked = None) -> str:
     """Return a line in which the command runs with as many processes as the resources ask for.
 
-    If they ask for one process, the line has as many as torchrun has started here. With several
-    nodes, HOST stands for the name of the first one.
+    If they ask for no number of processes or GPUs, the line has as many as torchrun has started
+    here. With several nodes, HOST stands for the name of the first one.
     """
     asked = wanted(resources)
     ranks, nodes = asked.ranks, asked.nodes
-    if ranks == 1:
-        ranks, nodes = dist.world_size(), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    if ranks == 1 and asked.gpus is None and asked.processes is None:
+        ranks = dist.world_size()
+        nodes = ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     if ranks == 1:
         return line
     words = f"torchrun --nnodes {nodes} --nproc-per-node {ranks // nodes}"

@@ -161,7 +161,10 @@ class Recorder:
         """
         learner = self.setup.learner
         batch = self.setup.loader.batch
-        count = negatives_per_query(learner, batch // self.setup.step.accumulate)
+        step = self.setup.step
+        # the loss of the whole batch has the negatives of all parts
+        parts = 1 if step.whole is not None else step.accumulate
+        count = negatives_per_query(learner, batch // parts)
         taken = row["step"] - row.get("skipped", 0)  # a skipped step adds no keys to the queue
         measured: dict[str, float | None] = {
             **health.measure(learner, dist.gather(keys)),

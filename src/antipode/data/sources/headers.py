@@ -29,7 +29,8 @@ REDUCIBLE = 178_956_970  # the limit for formats that can be decoded at a reduce
 BYTES = 1 << 29  # of a file; no image within these limits needs more
 LONGEST = 100  # the largest allowed ratio of the longer side to the shorter side
 PAGES = 1024  # of a TIFF file
-SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+,? ?")  # in messages of torchvision
+# in messages of torchvision and torchcodec: a function perhaps, a path, and a line
+SOURCE_LINE = re.compile(r"^(\w+, )?\S+\.cpp:\d+,? ?")
 HEAD = 4096  # bytes; they contain the header of most PNG and JPEG files
 
 NPY = b"\x93NUMPY"
@@ -277,5 +278,5 @@ def open_tiff(file: BinaryIO) -> Iterator[Any]:
 def reason(error: Exception) -> str:
     """Return an error's message on one line of at most 120 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = SOURCE_LINE.sub("", text.split("torchvision/csrc/io/image/")[-1])
+    text = SOURCE_LINE.sub("", text)
     return text if len(text) <= 120 else text[:117] + "..."
