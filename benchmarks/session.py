@@ -55,6 +55,11 @@ ALONE = {
         " --out OUT/linear.json",
         200,
     ),
+    "features": Part(
+        "evaluate_large.py --device cuda --part logistic logistic-large knn"
+        " --out OUT/features.json",
+        330,
+    ),
     "large": Part(
         "large.py --network resnet18 resnet50 --source files --seconds 2 --out OUT/large.json", 220
     ),
