@@ -41,6 +41,7 @@ def test_what_is_right_is_not_refused(tmp_path):
         ("pretrain cifar10.dlc", "did you mean 'cifar10.dcl'?"),
         ("pretrain --method dlc", "there is no method 'dlc', did you mean 'dcl'?"),
         ("pretrain --data folder:nosuch", "there is no folder nosuch"),
+        ("pretrain --data folder:/vra", "there is no folder /vra, did you mean /var?"),
         ("evaluate nosuch", "nosuch holds no finished run"),
         ("evaluate random:resnet18 --protocol knnn", "there is no protocol 'knnn', did you mean"),
         ("report nosuch", "there is no run in nosuch"),

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from antipode.names import brief, closest, printable, unknown
-from antipode.paths import expanded
+from antipode.paths import expanded, no_folder
 from antipode.wording import option
 
 HOME = Path(__file__).parent
@@ -49,10 +49,7 @@ def check_data(data: str | None) -> None:
     prefix, _, rest = (data or "").partition(":")
     path = expanded(rest)
     if prefix == "folder" and rest and not path.is_dir():
-        is_file = f"{path} is a file, and folder: takes the path of a folder"
-        raise FileNotFoundError(
-            printable(is_file if path.exists() else f"there is no folder {path}")
-        )
+        raise FileNotFoundError(printable(no_folder(path)))
 
 
 def check_run(run: str) -> None:

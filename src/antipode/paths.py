@@ -1,6 +1,11 @@
 """Paths that a user gives."""
 
+from itertools import islice
 from pathlib import Path
+
+from antipode.names import closest
+
+MANY = 10_000  # entries of a folder in which a similar name is looked for
 
 
 def expanded(path: str | Path) -> Path:
@@ -20,3 +25,18 @@ def absolute(path: str | Path) -> Path:
     A data set of the user may call `os.chdir` while a run is written.
     """
     return expanded(path).absolute()
+
+
+def no_folder(path: Path) -> str:
+    """Return the sentence about a path that is no folder: it is a file, or there is nothing.
+
+    A folder beside it with a similar name is named.
+    """
+    if path.exists():
+        return f"{path} is a file, and folder: takes the path of a folder"
+    try:
+        beside = [place.name for place in islice(path.parent.iterdir(), MANY) if place.is_dir()]
+    except OSError:
+        beside = []
+    match = closest(path.name, beside, 0.6)
+    return f"there is no folder {path}{f', did you mean {path.parent / match}?' if match else ''}"

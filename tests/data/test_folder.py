@@ -134,11 +134,26 @@ def test_a_flat_tree_of_any_depth_has_no_labels(tmp_path):
     splits = opened(tmp_path)
     assert splits.train.labels is None and splits.test is None and len(splits.pretrain) == 2
     photograph(tmp_path / "2024" / "may" / "c.png")
-    sentence = (
-        "2 images are directly in .*, next to 1 folders, so all images are used as unlabelled"
-    )
+    sentence = "2 images are directly in .*, next to 1 folder, so all images are used as unlabelled"
     with pytest.warns(UserWarning, match=sentence):
         assert len(load(f"folder:{tmp_path}").pretrain) == 3
+
+
+def test_a_misspelt_folder_is_answered_with_the_one_beside_it(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "phots.txt").touch()
+    with pytest.raises(FileNotFoundError, match=r"no folder .*phtos, did you mean .*/photos\?"):
+        load(f"folder:{tmp_path}/phtos")
+    for name in ("entirely-different", "absent/phtos"):
+        with pytest.raises(FileNotFoundError) as caught:
+            load(f"folder:{tmp_path}/{name}")
+        assert "did you mean" not in str(caught.value)
+
+
+def test_a_file_in_the_place_of_a_folder_is_called_a_file(tmp_path):
+    (tmp_path / "afile").touch()
+    with pytest.raises(FileNotFoundError, match="afile is a file, and folder: takes the path of"):
+        load(tmp_path / "afile")
 
 
 def test_one_class_only_is_no_label(tmp_path):

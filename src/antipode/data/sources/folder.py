@@ -31,7 +31,7 @@ from antipode.data.sources.source import (
 from antipode.data.sources.splits import Splits, mean_and_std
 from antipode.data.sources.walk import Scan, folders_in, scan
 from antipode.names import printable
-from antipode.paths import absolute
+from antipode.paths import absolute, no_folder
 from antipode.wording import counted
 
 PICTURES = tuple(".jpg .jpeg .png .webp .bmp .gif .tif .tiff .ppm .jp2".split())
@@ -168,8 +168,8 @@ def _folder_labels(
             warnings.warn(printable(text), stacklevel=4)
         return None, None
     if classes is None and loose:
-        text = f"{loose} images are directly in {root}, next to {len(folders)} folders, so all "
-        warnings.warn(printable(text + "images are used as unlabelled"), stacklevel=4)
+        text = f"{loose} images are directly in {root}, next to {counted(len(folders), 'folder')}, "
+        warnings.warn(printable(text + "so all images are used as unlabelled"), stacklevel=4)
         return None, None
     number = {folder: place for place, folder in enumerate(folders)}
     labels = np.array([number[folder] for folder in found], np.int64)[places]
@@ -190,7 +190,7 @@ def folder(path: str | Path, labels: Labels = "folders") -> Splits:
     """
     root = absolute(path)
     if not root.is_dir():
-        raise FileNotFoundError(printable(f"there is no folder {root}"))
+        raise FileNotFoundError(printable(no_folder(root)))
     folders = folders_in(root)
     first, second = (_find_name(folders, names) for names in (TRAIN, TEST))
     reason = ""
