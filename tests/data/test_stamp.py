@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from antipode.data.sources.catalog import load
 from antipode.data.sources.pack import pack
 from antipode.data.sources.source import Decoded, Memory, grey_to_rgb, subset
-from antipode.data.sources.stamp import check, difference, stamp
+from antipode.data.sources.stamp import check, difference, remaining, sampled, stamp
 from antipode.runs.folder import RunFolder
 from antipode.training import checkpoint
 from antipode.training.loop import train
@@ -178,6 +178,68 @@ def test_a_stamp_draws_nothing_from_torchs_generator():
 def test_a_stamp_is_plain_and_small(tmp_path):
     made = stamped(f"folder:{folder(tmp_path, count=100)}")
     assert len(json.dumps(made)) < 10_000 and json.loads(json.dumps(made)) == made
+
+
+def kept(old, name):
+    """Return the share of the sampled images of a stamp that a data set still has."""
+    return remaining(old.get("sample"), [load(name).pretrain])
+
+
+def test_sampled_images_are_recognised_beside_others(tmp_path):
+    old = stamped(f"folder:{folder(tmp_path / 'a')}")
+    name = f"folder:{tmp_path / 'a'}"
+    assert kept(old, name) == 1
+    size = len(old["sample"])
+    added = np.full((20, 24, 3), 99, np.uint8)
+    for index in range(50):
+        Image.fromarray(added).save(tmp_path / "a" / "cat" / f"new{index}.bmp")
+    assert kept(old, name) == pytest.approx(1, abs=5 / size)  # a few are now test images
+    for file in (tmp_path / "a").rglob("0*.bmp"):
+        file.unlink()
+    assert kept(old, name) < 0.5
+
+
+def test_an_image_that_has_moved_is_recognised_by_its_file_name(tmp_path):
+    for index in range(8):
+        pixels = np.full((20, 24, 3), index, np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{index}.bmp")
+    old = stamped(f"folder:{tmp_path}")
+    for index in range(8):
+        place = tmp_path / ("cat" if index % 2 else "dog")
+        place.mkdir(exist_ok=True)
+        (tmp_path / f"{index}.bmp").rename(place / f"{index}.bmp")
+    splits = load(f"folder:{tmp_path}")
+    assert remaining(old["sample"], [splits.train, splits.test]) == 1
+
+
+def test_other_images_of_the_same_names_are_not_recognised(tmp_path):
+    old = stamped(f"folder:{folder(tmp_path / 'a')}")
+    for file in (tmp_path / "a").rglob("*.bmp"):
+        Image.fromarray(np.full((20, 24, 3), 200, np.uint8)).save(file)
+    assert kept(old, f"folder:{tmp_path / 'a'}") == 0
+
+
+@pytest.mark.parametrize("quality", [{}, {"size": 16}, {"size": 16, "quality": 90}])
+def test_the_stamp_of_a_pack_has_a_sample_if_it_is_asked_for(quality, tmp_path):
+    pack(f"folder:{folder(tmp_path / 'a', size=(20, 24))}", tmp_path / "b", **quality)
+    source = load(f"packed:{tmp_path / 'b'}").pretrain
+    plain = stamp(source)
+    whole = sampled(plain, source)
+    assert "sample" not in plain and difference(plain, whole) == ""
+    in_memory = isinstance(source, Memory)
+    assert remaining(whole.get("sample"), [source]) == (0 if in_memory else 1)
+
+
+@pytest.mark.parametrize("old", [[], "x", 3, [3], [[]], [[1]], [["a", ""]], [["a", []]], [[[], 1]]])
+def test_a_sample_of_odd_types_has_no_images(old, tmp_path):
+    assert remaining(old, [load(f"folder:{folder(tmp_path, count=9)}").pretrain]) == 0
+
+
+def test_a_stamp_without_contents_opens_no_file(tmp_path):
+    source = load(f"folder:{folder(tmp_path)}").pretrain
+    shutil.rmtree(tmp_path / "cat")
+    made = stamp(source, contents=False)
+    assert "sample" not in made and difference(stamp(source), made) == ""
 
 
 @pytest.mark.parametrize("old", [[], "x", 3, {"sample": 3}, {"sample": [[1], None] * 8}, {"x": 1}])

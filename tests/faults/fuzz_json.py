@@ -130,7 +130,7 @@ def originals() -> dict[str, Any]:
     """Return the content of the files of a run folder, by name."""
     recipe = json.loads(_written_recipe())
     # pictures would take seconds; without data there are none
-    recipe["data"]["name"] = "folder:/nonexistent"
+    recipe["data"]["name"] = "folder:nonexistent"
     score = {"value": 61.25, "unit": "% top-1", "protocol": "knn", "settings": {"k": 200}}
     about = {"data": "digits", "split": "test", "n": 1000, "seed": 0, "epoch": "last"}
     curve = {"x": [1, 2, 3], "y": [0.1, 0.2, 0.4], "xlabel": "batch", "ylabel": "q"}
@@ -142,6 +142,7 @@ def originals() -> dict[str, Any]:
         "notes": ["a note"],
     }
     env = {"antipode": "0", "commit": "c0ffee+", "device": "cpu", "command": ["antipode", "x"]}
+    env["directory"] = "/nonexistent"
     scores = {name: score | about | {"more": {"top-5": 99.0}} for name in ("knn", "linear@other")}
     return {
         "recipe.json": recipe,

@@ -81,11 +81,12 @@ def _embeddings(
     """
     run = Run(run.path, run.module, run.data, run.network)
     given = run.data if data is None else data
-    place = run.data_name, run.root, run.labels, id(given)
+    place = run.own_images.place, run.root, run.labels, id(given)
     learner = run.learner()
     if place not in loaded:
-        chosen = run.data_name if given is None else given
-        loaded[place] = load(chosen, run.root, labels=run.labels)
+        loaded[place] = run.own_splits() if given is None else load(given, run.root)
+    elif given is None:
+        run.own_images.check(loaded[place])
     splits = fitting(str(run.path), learner.backbone, loaded[place])
     return RunEmbeddings(
         run,

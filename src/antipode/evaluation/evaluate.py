@@ -13,6 +13,7 @@ from antipode import dist
 from antipode.data.sources.catalog import Given, python_name
 from antipode.data.sources.folder import held_out
 from antipode.data.sources.label_folders import unlike_classes
+from antipode.data.sources.located import below, is_relative, path_of, same_place
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
 from antipode.evaluation.beside import Beside
@@ -21,7 +22,7 @@ from antipode.evaluation.score import Score
 from antipode.evaluation.task import Protocol, Task
 from antipode.evaluation.untrained import untrained_backbone
 from antipode.names import printable
-from antipode.paths import absolute
+from antipode.runs.own_images import OtherImages
 from antipode.runs.run import Run, Runs, opened
 from antipode.wording import option
 
@@ -98,13 +99,6 @@ def plain_task(run: Run, data: "Given | Splits | None", device: torch.device, se
     )
 
 
-def _same_folder(data: Given | None, own: str) -> bool:
-    """Return True if the name of a data set is another spelling of the run's own folder."""
-    if not (isinstance(data, str) and data.startswith("folder:") and own.startswith("folder:")):
-        return False
-    return absolute(data.removeprefix("folder:")) == absolute(own.removeprefix("folder:"))
-
-
 def _warn_of_odd_classes(place: Any, splits: Splits) -> None:
     """Warn if the class folders of a folder of images have names like dates or cameras."""
     if isinstance(place, str) and place.startswith("folder:") and splits.classes:
@@ -167,10 +161,16 @@ class _Scoring:
         self.subject = run
         self.beside = Beside(compare)
         self.own = run.data_name
-        # The run's own Python data set may be passed again. It is then still the run's own.
-        passed_again = _same_objects(data, run.data) or _same_folder(data, self.own)
-        self.data = None if passed_again else data
+        # The run's own data set may be passed again, or named. It is then still the run's own.
+        self.named_again = isinstance(data, str) and same_place(data, run.own_images.place)
+        passed_again = self.named_again or _same_objects(data, run.data)
+        # A relative name means the current folder, whatever the name in the recipe means.
+        if isinstance(data, str) and data == self.own:
+            data = below(data, Path.cwd())
+        self.given = data
+        self.data = None if passed_again else self.given
         self.own_data_passed = data is not None and self.data is None
+        self.changed = False  # the run's own folder was named, and it holds other images now
         self.device = device
         self.seed = seed
         self.tasks: dict[str, Task] = {}
@@ -208,6 +208,7 @@ class _Scoring:
         if place is None:
             place = self.own if self.own_data_passed else protocol.data or self.own
         task = self._task(place, protocol.labels)
+        place = self.given if self.changed and place == self.own else place
         result = protocol.run(task)
         # The images of a packed data set may be smaller, so it is not the original data set.
         packed = place != self.own and isinstance(place, str) and place.startswith("packed:")
@@ -235,18 +236,36 @@ class _Scoring:
 
     def _task(self, place: Any, labels: bool) -> Task:
         """Return the task on a data set, for protocols with or without labels."""
-        own = place == self.own and self.subject.data is not None
-        data = self.subject.data if own else place
+        data = self.subject.data if place == self.own else place
         if str(place) not in self.tasks:
-            self.tasks[str(place)] = plain_task(self.subject, data, self.device, self.seed)
+            self.tasks[str(place)] = self._opened(data)
             if labels and place != self.own:
                 _warn_of_odd_classes(place, self.tasks[str(place)].splits)
         task = self.tasks[str(place)]
-        if not labels or isinstance(data, str) or task.splits.test is not None:
+        by_name = data is None or isinstance(data, str)
+        if not labels or by_name or task.splits.test is not None:
             return task
         if str(place) not in self.labelled:
             self.labelled[str(place)] = replace(task, splits=_with_test(task.splits))
         return self.labelled[str(place)]
+
+    def _opened(self, data: Given | None) -> Task:
+        """Return the task on a data set, or on the run's own images for None.
+
+        If the user has named the run's own folder, and it holds other images now, they are scored
+        as other data.
+        """
+        try:
+            return plain_task(self.subject, data, self.device, self.seed)
+        except OtherImages as error:
+            if data is not None or not self.named_again:
+                raise
+            warnings.warn(
+                f"{str(error).partition('; ')[0]}; the scores are stored as PROTOCOL@{self.given}",
+                stacklevel=4,
+            )
+            self.changed = True
+            return plain_task(self.subject, self.given, self.device, self.seed)
 
     def _store(self, name: str, score: Score) -> None:
         """Add a score to scores.json.
@@ -262,6 +281,8 @@ class _Scoring:
         run.folder.file("scores.json", {name: score.json()})
         if run.network is not None and not run.folder.read_object("network.json"):
             about = {"network": run.name, "data": run.network.data, "seed": run.seed}
+            if is_relative(path_of(run.network.data)):
+                about["directory"] = str(Path.cwd())
             run.folder.file("network.json", about)
 
 

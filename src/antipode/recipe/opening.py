@@ -4,6 +4,7 @@ from typing import Any
 
 from antipode.data.sources.catalog import load
 from antipode.data.sources.label_folders import Labels
+from antipode.data.sources.located import path_of
 from antipode.data.sources.sizes import median_side, sampled_sizes
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
@@ -34,10 +35,22 @@ def open_data(
     else:
         root = request.get("data.root")
         download = bool(request.get("data.download"))
-        splits = load(request.data, root, download, labels=labels)
+        splits = _load(request, root, download, labels)
     if request.get("data.labels") == "folders" and "data.labels" in request.asked:
         _check_classes(splits)
     return splits, _decided(request, labels, splits, stored)
+
+
+def _load(request: Request, root: Any, download: bool, labels: Labels) -> Splits:
+    """Load the data set of a request by name."""
+    try:
+        return load(request.data, root, download, labels=labels)
+    except FileNotFoundError as error:
+        if not path_of(request.data) or "data.name" in request.asked:
+            raise
+        other = option("data", "folder:PATH")
+        text = f"{error}, which the recipe names: give {other} for images in another place"
+        raise FileNotFoundError(text) from error
 
 
 def _check_classes(splits: Splits) -> None:

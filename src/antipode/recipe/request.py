@@ -11,6 +11,7 @@ from antipode.paths import expanded
 from antipode.recipe.check import check_backbone_name, check_data
 from antipode.recipe.layer import Default, Derived, Given, Layer, with_source
 from antipode.recipe.listed import by_name, list_recipes, variants
+from antipode.recipe.origin import rooted
 from antipode.recipe.parsing import check_key, convert, read_json, settings
 from antipode.recipe.recipe import Recipe, layer_of, old_name
 from antipode.recipe.schema import fields
@@ -138,7 +139,8 @@ def _given(recipe: Any) -> tuple[Layer, str]:
             f"a recipe must be a name, a file or a mapping, not {type(recipe).__name__}"
         )
     path = expanded(recipe)
-    return _of_content(read_json(path), path.name if path.is_file() else "recipe.json")
+    layer, name = _of_content(read_json(path), path.name if path.is_file() else "recipe.json")
+    return rooted(layer, path), name
 
 
 def _of_content(content: Mapping[str, Any], label: str) -> tuple[Layer, str]:

@@ -49,7 +49,8 @@ def write(runs: Sequence[Run], out: Path | None = None, *, images: bool = True) 
     """Write the page of one or several runs and return its path.
 
     Without `out`, the page is written to report.html in the first run folder. If the page contains
-    images of the data sets, a sentence on stderr says so. `images=False` leaves them out.
+    images of the data sets, a sentence on stderr says so. `images=False` leaves them out. Another
+    one says if the images of a run cannot be opened, so that the page has no pictures of it.
     """
     absent = [
         run.path
@@ -100,7 +101,11 @@ def _album(run: Run, chosen: bool, images: bool) -> Album:
         return no_pictures(
             f"they are drawn for one run of each of the first {PICTURED} settings only"
         )
-    return pictures(run, images)
+    album = pictures(run, images)
+    if album.error:
+        text = f"the report has no pictures of {run.label}: {album.error}"
+        print(printable(text), file=sys.stderr)
+    return album
 
 
 def data(

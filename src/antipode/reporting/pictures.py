@@ -1,7 +1,7 @@
 """The pictures of a run. If one cannot be drawn, the page shows the reason."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from antipode.data.loader import cores
 from antipode.data.progress import bar
-from antipode.data.sources.catalog import load
 from antipode.data.sources.source import Memory, Source, folder_prefix, subset
 from antipode.data.sources.splits import Splits
 from antipode.data.views.views import Views
@@ -20,11 +19,11 @@ from antipode.evaluation.evaluate import task_for
 from antipode.evaluation.features import extract, key
 from antipode.evaluation.task import Task
 from antipode.names import printable
-from antipode.recipe.recipe import Recipe
 from antipode.reporting.duplicates import duplicates
 from antipode.reporting.embedding_map import embedding_map
 from antipode.reporting.geometry import similarity, spectrum
 from antipode.reporting.images import neighbours, view_sheet
+from antipode.runs.own_images import NotFound, OtherImages
 from antipode.runs.run import Run
 
 PARTS = ("views", "neighbours", "map", "duplicates", "similarity", "spectrum")
@@ -50,12 +49,14 @@ class Album:
         absent: reasons by name, for the pictures that could not be drawn.
         images: number of training images, None if unknown.
         skipped: images that could not be used, each with the reason.
+        error: why the images could not be opened, with the paths that a page does not show.
     """
 
     pictures: dict[str, Any] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     images: int | None = None
     skipped: list[str] = field(default_factory=list)
+    error: str = ""
 
     @property
     def has_images(self) -> bool:
@@ -85,10 +86,10 @@ def pictures(run: Run, images: bool = True) -> Album:
     """
     task, reason = _task(run)
     try:
-        splits = task.splits if task is not None else _images(run.recipe)
+        splits = task.splits if task is not None else _images(run)
         make = run.training_views(splits)
     except EXPECTED as error:
-        return no_pictures(str(error))
+        return replace(no_pictures(_reason(run, error)), error=str(error))
     album = Album(images=len(splits.pretrain))
     todo: dict[str, Callable[[], Any]] = {
         "views": lambda: view_sheet(splits.pretrain, make, run.seed, run.recipe.train.epochs)
@@ -115,18 +116,29 @@ def _task(run: Run) -> tuple[Task | None, str]:
     try:
         return task_for(run, None, pick_device("auto"), run.seed), ""
     except EXPECTED as error:
-        # pages are shared with others, so the reason names the run and not its folder
-        return None, str(error).replace(str(run.path), run.label)
+        return None, _reason(run, error)
 
 
-def _images(recipe: Recipe) -> Splits:
-    """Return the images of a recipe. Raises ValueError if they were passed in Python."""
-    if recipe.data.name.startswith("python:"):
+def _reason(run: Run, error: BaseException) -> str:
+    """Return why there are no pictures.
+
+    Pages are shared with others, so it names no folder, except for those in the recipe.
+    """
+    if isinstance(error, NotFound):
+        return f"the images of {run.data_name} were not found on the machine that wrote this page"
+    if isinstance(error, OtherImages):
+        return f"the images that {run.data_name} has now are not those that the run was trained on"
+    return str(error).replace(str(run.path), run.label)
+
+
+def _images(run: Run) -> Splits:
+    """Return the images of a run. Raises ValueError if they were passed in Python."""
+    name = run.recipe.data.name
+    if name.startswith("python:"):
         raise ValueError(
-            f"the images were a {recipe.data.name[7:]} passed in Python, which cannot be opened by "
-            "name"
+            f"the images were a {name[7:]} passed in Python, which cannot be opened by name"
         )
-    return load(recipe.data.name, recipe.data.root, labels=recipe.data.labels)
+    return run.own_splits()
 
 
 def _backbone_pictures(

@@ -182,11 +182,14 @@ def start_command(run: Run) -> str | None:
 
 
 def environment(run: Run) -> list[list[str]]:
-    """Return [key, value] of the versions and hardware that the run recorded."""
+    """Return [key, value] of the versions and hardware that the run recorded.
+
+    Pages are shared with others, so the folder of the run's user is left out.
+    """
     return [
         [key, str(value)]
         for key, value in run.environment.items()
-        if key != "command" and value is not None
+        if key not in ("command", "directory") and value is not None
     ]
 
 

@@ -25,9 +25,11 @@ from antipode.runs.own_file import check_own, open_own
 
 WEIGHTS = "backbone.safetensors"
 PAGE = "report.html"
+IMAGES = "images.json"  # the stamp of images that are named by a path
 FILES = (
     "recipe.json",
     "env.json",
+    IMAGES,
     "metrics.jsonl",
     "scores.json",
     "analysis.json",
@@ -45,9 +47,9 @@ ADDING = threading.Lock()
 class RunFolder:
     """The folder of one run.
 
-    It holds recipe.json, env.json, metrics.jsonl, checkpoints/ and backbone.safetensors.
-    Evaluations, analyses and reports add scores.json, analysis.json, duplicates.csv, features/ and
-    report.html.
+    It holds recipe.json, env.json, images.json (of your own images), metrics.jsonl, checkpoints/
+    and backbone.safetensors. Evaluations, analyses and reports add scores.json, analysis.json,
+    duplicates.csv, features/ and report.html.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from antipode.core.learner import Learner
 from antipode.data.sources.catalog import Given, from_path, load
 from antipode.data.sources.label_folders import Labels
+from antipode.data.sources.located import is_relative, located, path_of, same_place
 from antipode.data.sources.splits import Splits
 from antipode.data.views.policy import evaluation_policy, standardises
 from antipode.data.views.views import Views
@@ -22,11 +23,14 @@ from antipode.nets.backbone import Stem
 from antipode.nets.weight_file import About, Normal, about, read
 from antipode.nets.weights import bare, fit, reopened
 from antipode.papers import build as build_learner
+from antipode.recipe.origin import directory as started_in
+from antipode.recipe.origin import located_path
 from antipode.recipe.recipe import ABOUT, Recipe
 from antipode.runs.folder import WEIGHTS, RunFolder
 from antipode.runs.images import as_seen, channels_of, fitting
 from antipode.runs.log import Log, read_log
 from antipode.runs.network import Network, parsed
+from antipode.runs.own_images import OwnImages
 from antipode.runs.transform import Transform
 from antipode.training import checkpoint
 
@@ -181,7 +185,8 @@ class Run:
     @property
     def root(self) -> str | None:
         """The folder with data sets that the recipe names, or None."""
-        return None if self.network else self.recipe.data.root
+        root = None if self.network else self.recipe.data.root
+        return located_path(root, self.directory) if root and is_relative(root) else root
 
     @property
     def labels(self) -> Labels:
@@ -211,6 +216,30 @@ class Run:
         _, stem = self._foreign
         return self.network.normal(stem)
 
+    @cached_property
+    def directory(self) -> Path | None:
+        """The folder in which the run was started, None if unknown. Relative paths start there."""
+        return started_in(self.folder.read_object("network.json") or self.environment)
+
+    @property
+    def own_images(self) -> OwnImages:
+        """The name and the place of the images that the run was trained on."""
+        is_known = not is_relative(path_of(self.data_name))  # env.json is then not needed
+        return OwnImages(self.folder, self.data_name, None if is_known else self.directory)
+
+    def own_splits(self) -> Splits:
+        """Return the images that the run was trained on, as they are now.
+
+        Raises FileNotFoundError if they are not there, and ValueError if there are others.
+        """
+        own = self.own_images
+        try:
+            splits = load(own.place, self.root, labels=self.labels)
+        except FileNotFoundError as error:
+            raise own.not_found(error) from error
+        own.check(splits)
+        return own.named(splits)
+
     def splits(
         self, data: "Given | Splits | None" = None, backbone: nn.Module | None = None
     ) -> Splits:
@@ -220,10 +249,12 @@ class Run:
         normalised as in training, if that is known. The run's own folder has the classes that it
         had in training. The subfolders of another folder are classes.
         """
-        own = self.data_name if self.data is None else self.data
-        chosen = from_path(own if data is None else data)
-        is_own = isinstance(chosen, str) and chosen == self.data_name
-        splits = load(chosen, self.root, labels=self.labels if is_own else "folders")
+        chosen = from_path(self.data if data is None else data)
+        if chosen is None:
+            splits = self.own_splits()
+        else:
+            is_own = isinstance(chosen, str) and same_place(chosen, self.own_images.place)
+            splits = load(chosen, self.root, labels=self.labels if is_own else "folders")
         net = self.frozen_backbone if backbone is None else backbone
         return as_seen(fitting(str(self.path), net, splits, self.normal), self.normal)
 
@@ -395,8 +426,8 @@ def opened(
     folder = out or Path("runs") / f"{parts.kind}-{Path(parts.path).stem or parts.name}".replace(
         ":", "-"
     )
-    stored = RunFolder(folder).read_object("network.json").get("data", "shapes")
-    on = data or str(stored)
+    stored = RunFolder(folder).read_object("network.json")
+    on = data or located(str(stored.get("data", "shapes")), started_in(stored))
     network = Network(text, parts.kind, parts.path, parts.name, on, seed, parts.stem)
     return Run(folder, network=network)
 

@@ -6,18 +6,21 @@ It has no callbacks: whatever is to happen in every step is a line of this file.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from antipode import dist
+from antipode.data.sources.located import path_of
 from antipode.data.sources.splits import Splits
 from antipode.data.sources.stamp import check as check_stamp
+from antipode.data.sources.stamp import sampled
 from antipode.recipe.recipe import Recipe
 from antipode.recipe.resolve import rescaled
 from antipode.runs.environment import environment
-from antipode.runs.folder import RunFolder
+from antipode.runs.folder import IMAGES, RunFolder
 from antipode.threads import restore as restore_threads
 from antipode.training import checkpoint, health, logs
 from antipode.training.build import Setup, build
@@ -178,10 +181,10 @@ class Halt:
 
 
 def begin(setup: Setup, run: RunFolder) -> tuple[int, health.HealthMonitor]:
-    """Load the newest checkpoint, if there is one, and write recipe.json and env.json.
+    """Load the newest checkpoint, if there is one, and write what describes the run.
 
-    Returns the first step and the health monitor. Raises ValueError if the checkpoint was trained
-    on other images.
+    That is recipe.json, env.json and, for images of a path, images.json. Returns the first step and
+    the health monitor. Raises ValueError if the checkpoint was trained on other images.
     """
     found = checkpoint.newest(run, setup.device)
     content = found[0] if found else None
@@ -203,12 +206,21 @@ def begin(setup: Setup, run: RunFolder) -> tuple[int, health.HealthMonitor]:
     if dist.rank() == 0:
         run.path.mkdir(parents=True, exist_ok=True)
         setup.recipe.write(run.path / "recipe.json")
-        decoder = setup.loader.decoded_by  # a resumed run keeps it
-        run.write_json("env.json", environment(setup.device.type) | {"decoder": decoder})
+        run.write_json("env.json", environment(setup.device.type) | _settled(setup))
+        if path_of(setup.recipe.data.name):
+            run.write_json(IMAGES, sampled(stamp, setup.loader.source))
         run.rewind(start)
         if found:
             checkpoint.complete(run, found[1], setup.recipe.train.keep)
     return start, watch
+
+
+def _settled(setup: Setup) -> dict[str, str]:
+    """Return what a run decides at its start and does not write to recipe.json.
+
+    A resumed run keeps the decoder. The relative paths of the recipe start at the directory.
+    """
+    return {"decoder": setup.loader.decoded_by, "directory": str(Path.cwd())}
 
 
 def out_of_memory(steps: Iterator[Any], recipe: Recipe) -> Iterator[Any]:

@@ -11,10 +11,12 @@ from torch import nn
 
 from antipode import dist
 from antipode.data.sources.catalog import SETS, Given, load
+from antipode.data.sources.located import located
 from antipode.data.sources.splits import Splits
 from antipode.data.views.policy import standardises
 from antipode.paths import absolute
 from antipode.recipe.opening import open_data, open_recipe
+from antipode.recipe.origin import directory, located_path
 from antipode.recipe.recipe import Recipe, difference
 from antipode.recipe.request import Request
 from antipode.runs.folder import RunFolder
@@ -240,11 +242,14 @@ def _check_same(folder: RunFolder, recipe: Recipe) -> None:
         )
     file = folder.path / "recipe.json"
     started = Recipe.read(file)
-    changed = difference(started, recipe)
+    home = directory(folder.read_object("env.json"))
+    changed = _changes(started, recipe, home)
     longer = recipe.train.epochs > started.train.epochs and folder.has_ended()
     if longer and all(line.startswith("train.epochs: ") for line in changed):
         raise ValueError(_not_extended(folder, started, recipe))
-    if _moved(started.data.name, recipe.data.name):  # the stamp of the images is compared later
+    if _moved(
+        started.data.name, recipe.data.name, home
+    ):  # the stamp of the images is compared later
         changed = [line for line in changed if not line.startswith("data.name: ")]
         if not changed and dist.first():
             warnings.warn(
@@ -260,6 +265,18 @@ def _check_same(folder: RunFolder, recipe: Recipe) -> None:
         )
 
 
+def _changes(started: Recipe, recipe: Recipe, home: Path | None) -> list[str]:
+    """Return what differs between two recipes, except for the spelling of a path of weights.
+
+    The first recipe is that of a run that was started in `home`.
+    """
+    lines = difference(started, recipe)
+    old, new = started.backbone.weights, recipe.backbone.weights
+    if old and new and absolute(located_path(old, home)) == absolute(new):
+        return [line for line in lines if not line.startswith("backbone.weights: ")]
+    return lines
+
+
 def _not_extended(folder: RunFolder, started: Recipe, recipe: Recipe) -> str:
     """Return the error message for a finished run that is to be trained for more epochs."""
     weights = overrides({"backbone.weights": str(folder.path / "backbone.safetensors")})
@@ -270,13 +287,14 @@ def _not_extended(folder: RunFolder, started: Recipe, recipe: Recipe) -> str:
     )
 
 
-def _moved(old: str, new: str) -> bool:
+def _moved(old: str, new: str, home: Path | None) -> bool:
     """Return True if two names of a folder, pack or shards may mean the same images.
 
     They do if the paths are the same, or if the old path does not exist any more. Of shards, the
-    folder is compared. The stamp of the images decides later.
+    folder is compared. The stamp of the images decides later. The old name is that of a run that
+    was started in `home`.
     """
-    kind, _, before = old.partition(":")
+    kind, _, before = located(old, home).partition(":")
     other, _, after = new.partition(":")
     if old == new or kind != other or kind not in ("folder", "packed", "webdataset"):
         return False

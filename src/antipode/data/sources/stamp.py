@@ -1,4 +1,6 @@
-"""A stamp of the images of a data set, by which a resumed run recognises them.
+"""A stamp of the images of a data set, by which a run recognises them later.
+
+A run that is resumed needs the same images. An evaluation warns if some have changed.
 
 A stamp is small, made of texts and numbers only, and cheap: at most SAMPLE images are read. It does
 not contain where the files are, when they were changed, or labels. So a data set may be moved,
@@ -16,6 +18,8 @@ copied or touched between two parts of a run.
 
 import hashlib
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +48,11 @@ WORDS = {
 }
 
 
-def stamp(source: Source) -> Stamp:
+def stamp(source: Source, contents: bool = True) -> Stamp:
     """Return the stamp of a source.
 
     It does not contain contents if an image differs each time that it is read, as it does in a
-    Dataset that draws random numbers.
+    Dataset that draws random numbers. No file is opened if `contents` is False.
     """
     result: Stamp = {"images": len(source)}
     if isinstance(source, Memory):
@@ -59,9 +63,61 @@ def stamp(source: Source) -> Stamp:
         result["names"] = _digest("\n".join(source.names).encode("utf-8", "surrogateescape"))
         known = marks(source.read, np.arange(len(source)))
         result |= {name: _digest(value) for name, value in known.items()}
-        if "checksums" not in known:
+        if contents and "checksums" not in known:
             result["sample"] = _sample(source)
     return result
+
+
+def sampled(known: Stamp, source: Source) -> Stamp:
+    """Return the stamp of a source with the contents of a sample, which a pack's does not have."""
+    if "sample" in known or not isinstance(source, Decoded):
+        return known
+    return known | {"sample": _sample(source)}
+
+
+def remaining(old: object, sources: Sequence[Source]) -> float:
+    """Return the share of the sampled images of an old stamp that some sources still contain.
+
+    An image may have moved to another folder of the data set, unless two files have its name. The
+    share is 0 if it is unknown, as it is for images in memory.
+    """
+    wanted = {
+        str(entry[0]): str(entry[1])
+        for entry in (old if isinstance(old, list) else [])
+        if isinstance(entry, list) and len(entry) == 2 and entry[1]
+    }
+    kept = {name for source in sources for name in _kept(wanted, source)}
+    return len(kept) / max(1, len(wanted))
+
+
+def _kept(wanted: dict[str, str], source: Source) -> Iterator[str]:
+    """Yield the names of the wanted images, name -> digest, whose contents a source has."""
+    if not isinstance(source, Decoded):
+        return
+    exact: dict[str, int] = {}
+    moved: dict[str, list[int]] = {_file_name(name): [] for name in wanted}
+    for at, name in enumerate(map(printable, source.names)):
+        if name in wanted:
+            exact[name] = at
+        if _file_name(name) in moved:
+            moved[_file_name(name)].append(at)
+    digest = _reader(source)
+    for name, content in wanted.items():
+        places = [exact[name]] if name in exact else moved[_file_name(name)]
+        if len(places) == 1 and digest(places[0]) == content:
+            yield name
+
+
+def _file_name(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _reader(source: Decoded) -> Callable[[int], str]:
+    """Return a function that returns the digest of an image, of its file if it has one."""
+    encoded = getattr(source.read, "encoded", None)
+    if encoded is not None and _has_file(encoded):
+        return partial(_file_digest, encoded)
+    return partial(_pixel_digest, source)
 
 
 def check(old: object, new: Stamp, run: Path, name: str) -> None:
