@@ -1,5 +1,7 @@
 """Places and resources: what the texts of --on and --resources mean."""
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -134,13 +136,49 @@ def test_no_module_imports_a_scheduler_before_it_is_used():
 
 def test_a_plain_command_has_the_arguments_that_were_given():
     given = {"method": None, "epochs": 3, "out": Path("/a b"), "overwrite": False}
-    given["overrides"] = ["method.tau=0.1", "data.name=folder:x y"]
+    given["overrides"] = ["method.tau=0.1", "data.name=folder:/x y"]
     text = commands.plain_command("pretrain", "digits.dcl", given)
     assert text == (
         "antipode pretrain digits.dcl --epochs 3 --out '/a b' --set method.tau=0.1 "
-        "--set 'data.name=folder:x y'"
+        "--set 'data.name=folder:/x y'"
     )
     assert commands.plain_command("pretrain", None, {"overwrite": True}).endswith(" --overwrite")
+
+
+def plain(recipe=None, **given):
+    """Return the words of a plain command after `antipode pretrain`."""
+    line = commands.plain_command("pretrain", recipe, {"out": None, "data": None, **given})
+    return shlex.split(line)[2:]
+
+
+def test_the_paths_of_a_plain_command_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path)
+    # the default folder has the name of the data set as the user has written it
+    out = ["--out", f"{here}/runs/folder-lab.dcl"]
+    assert plain(data="folder:lab") == [*out, "--data", f"folder:{here}/lab"]
+    assert plain(
+        overrides=["data.name=packed:lab", "backbone.weights=w.pth", "data.root=sets"]
+    ) == [
+        *("--out", f"{here}/runs/packed-lab.dcl", "--set", f"data.name=packed:{here}/lab"),
+        *("--set", f"backbone.weights={here}/w.pth", "--set", f"data.root={here}/sets"),
+    ]
+    weights = ["--set", "backbone.weights=torchvision"]
+    assert plain("digits.dcl", out="/x", overrides=weights[1:]) == [
+        *("digits.dcl", "--out", "/x", *weights)
+    ]
+
+
+def test_the_relative_paths_in_a_recipe_file_are_in_a_plain_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = {"method": {"name": "dcl"}, "data": {"name": "folder:lab"}}
+    Path("mine.json").write_text(json.dumps(content))
+    words = [f"{tmp_path}/mine.json", "--out", "/x"]
+    assert plain("mine.json", out="/x") == [*words, "--set", f"data.name=folder:{tmp_path}/lab"]
+    assert plain("mine.json", out="/x", data="digits") == [*words, "--data", "digits"]
+    # a run states where the paths of its recipe start
+    Path("env.json").write_text(json.dumps({"directory": str(tmp_path)}))
+    assert plain("mine.json", out="/x") == words
 
 
 def test_several_processes_are_started_by_torchrun():

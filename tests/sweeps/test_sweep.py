@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import antipode
 from antipode.cli import main
@@ -120,6 +121,23 @@ def test_the_command_of_a_recipe_from_python_trains_the_planned_recipe(tmp_path,
     assert not ended.value.code
     planned = json.loads(capsys.readouterr().out)
     assert (planned["method"], planned["batch"]) == ("simclr", 128)
+
+
+def test_the_commands_of_a_plan_have_absolute_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for at in range(4):
+        (tmp_path / "lab").mkdir(exist_ok=True)
+        Image.fromarray(np.full((16, 16, 3), 60 * at, np.uint8)).save(tmp_path / f"lab/{at}.png")
+    content = {"method": {"name": "dcl"}, "data": {"name": "folder:lab"}}
+    Path("mine.json").write_text(json.dumps(content))
+    fixed = {**SMALL, "train.batch": 2, "views.size": 16}
+    for recipe in ("mine.json", content):
+        plan = make_plan(recipe, {"method.tau": [0.1]}, tmp_path / "s", overrides=fixed)
+        words = shlex.split(plan.runs[0].command)
+        assert f"data.name=folder:{tmp_path}/lab" in words
+        assert (words[2] == f"{tmp_path}/mine.json") == (recipe == "mine.json")
+        # the run folder has the digest of the names that the user gave
+        assert plan.runs[0].recipe.data.name == "folder:lab"
 
 
 def test_the_commands_of_a_plan_train_the_planned_recipes(tmp_path, capsys):

@@ -17,6 +17,7 @@ from antipode.launch.task import H200
 from antipode.names import unknown
 from antipode.nets.backbone import Stem, backbone
 from antipode.papers import sketch
+from antipode.paths import absolute
 from antipode.recipe.datasets import dataset_defaults
 from antipode.recipe.recipe import Recipe
 from antipode.recipe.resolve import resolve
@@ -109,7 +110,8 @@ class PlannedRun:
     @property
     def command(self) -> str:
         """The command that trains this run alone, for instance under torchrun."""
-        values = {**self.trial.overrides, **({"data.root": self.root} if self.root else {})}
+        root = {"data.root": str(absolute(self.root))} if self.root else {}
+        values = {**self.trial.overrides, **root}
         words = ["antipode", "pretrain", self.trial.recipe]
         for key, value in values.items():
             words += ["--set", f"{key}={json.dumps(value)}"]

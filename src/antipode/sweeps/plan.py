@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from antipode.data.sources.splits import Splits
-from antipode.launch.commands import ranked
+from antipode.launch.commands import absolute_recipe, ranked, relative_paths
 from antipode.launch.place import Asked
 from antipode.launch.task import H200, SHORT, duration
 from antipode.recipe.opening import open_data, open_recipe
@@ -143,13 +143,14 @@ def _planned(
     name = f"{final.data.name.partition(':')[0]}.{final.method.name}-{digest(final)}"
     label = " ".join([*(f"{key}={value}" for key, value in values.items()), f"seed={seed}"])
     folder = out / "runs" / name
-    return SweepRun(final, folder, label, _command(recipe, asked, seed, folder), _work(final))
+    command = _command(recipe, asked | relative_paths(recipe, request), seed, folder)
+    return SweepRun(final, folder, label, command, _work(final))
 
 
 def _command(recipe: Any, asked: Mapping[str, Any], seed: int, folder: Path) -> str:
     """Return the command that trains a run alone, for any scheduler."""
     named = isinstance(recipe, str | Path)
-    words = ["antipode", "pretrain", *([str(recipe)] if named else [])]
+    words = ["antipode", "pretrain", *([absolute_recipe(recipe)] if named else [])]
     content = {} if named or recipe is None else flatten(recipe)
     for key, value in {**content, **asked}.items():
         if key != "train.device":
