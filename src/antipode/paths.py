@@ -1,13 +1,18 @@
 """Paths that a user gives."""
 
+import os
 from pathlib import Path
+
+from antipode.names import brief
 
 
 def expanded(path: str | Path) -> Path:
     """Return a path with the home folder in place of a leading ~.
 
-    Raises ValueError if there is no such user.
+    Raises ValueError if there is no such user, and for what is no path.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"a path must be a string or a pathlib.Path, not {brief(path)}")
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -20,3 +25,8 @@ def absolute(path: str | Path) -> Path:
     A data set of the user may call `os.chdir` while a run is written.
     """
     return expanded(path).absolute()
+
+
+def absolute_or_none(path: str | Path | None) -> Path | None:
+    """Return an absolute path, or None for None and an empty text, which stand for the default."""
+    return None if path is None or path == "" else absolute(path)

@@ -10,9 +10,10 @@ from antipode.analysis.embeddings import RunEmbeddings
 from antipode.data.sources.catalog import load
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
-from antipode.evaluation.evaluate import check_seed
+from antipode.limits import check_seed
 from antipode.runs.images import fitting
 from antipode.runs.run import Run
+from antipode.types import fitted
 
 
 def analyse(
@@ -30,11 +31,12 @@ def analyse(
     """
     if names is not None:
         check_names(names)
-    _check_runs(runs)
-    check_seed(seed)
+    seed = check_seed(seed)
+    images = fitted("images", images, int | None)
     if images is not None and images < 2:
         raise ValueError(f"an analysis needs at least two images, got {images}")
     where = pick_device(device)
+    _check_runs(runs)
     where = torch.device("cpu") if where.type == "mps" else where  # mps has no float64
     loaded: dict[Any, Splits] = {}
     subjects = [
