@@ -272,7 +272,7 @@ MESSAGES = {
     "infinite tau": "tau must be positive and finite, got inf",
     "a seed in the place of a generator": "generator must be a torch.Generator or None, not 5",
     "image ids in a list": r"must be tensors, not \[0, 1",
-    "a negative seed of a learner": r"a whole number from 0 to 2\^63 - 1, not -1",
+    "a negative seed of a learner": r"a whole number from 0 to 2\^63 - 1, got -1",
     "alpha a number in quotes": "alpha must be a number, not '65536'",
     "votes beyond float64": "tau 0.001 is too small",
     "half a place in a queue": "mocov2's queue must be a whole number, not 2.5",

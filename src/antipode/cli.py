@@ -356,17 +356,20 @@ def embed(
     replaced = out.exists()
     features = antipode.embed(run, data, out, on=on, resources=resources)
     n, d = features.x.shape
-    content = {"file": str(out), "images": n, "features": d}
-    say(
-        content,
-        f"{near(out)}{_mark(replaced)}: {counted(n, 'image')}, {counted(d, 'feature')} each",
-        as_json,
-    )
+    lost: int | None = getattr(features, "left_out", None)  # unknown if a cluster has computed them
+    content = {"file": str(out), "images": n, "features": d, "left_out": lost}
+    numbers = f"{counted(n, 'image')}, {counted(d, 'feature')} each{_lost(lost)}"
+    say(content, f"{near(out)}{_mark(replaced)}: {numbers}", as_json)
 
 
 def _mark(replaced: bool) -> str:
     """Return a mark for a file that existed before."""
     return " (replaced)" if replaced else ""
+
+
+def _lost(count: int | None) -> str:
+    """Return a remark on images that could not be used."""
+    return f"; {counted(count, 'file')} left out" if count else ""
 
 
 @app.command()
@@ -472,8 +475,10 @@ def predict(
     found = antipode.predict(model, data, out, device=device)
     counts = {name: 0 for name in found.classes} | Counter(found.predicted)
     shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    content = {"file": str(out), "images": len(found.names), "classes": counts}
-    text = f"{near(out)}{_mark(replaced)}: {len(found.names)} images ({shown})"
+    lost = found.left_out
+    content = {"file": str(out), "images": len(found.names), "classes": counts, "left_out": lost}
+    number = counted(len(found.names), "image")
+    text = f"{near(out)}{_mark(replaced)}: {number} ({shown}){_lost(lost)}"
     say(content, text, as_json)
 
 

@@ -59,7 +59,7 @@ def check_seed(seed: Any) -> int:
     """Return a seed as an int. Raise ValueError if it is not one or out of range."""
     number = int(fitted("seed", seed, int))
     if not 0 <= number < 2**63:
-        raise ValueError(f"a seed must be a whole number from 0 to 2^63 - 1, not {brief(number)}")
+        raise ValueError(f"a seed must be a whole number from 0 to 2^63 - 1, got {brief(number)}")
     return number
 
 

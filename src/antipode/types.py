@@ -76,6 +76,12 @@ class Features(NamedTuple):
     y: Tensor  # (N,) labels
 
 
+class Embedded(Features):
+    """The features that `embed` returns, with the number of images that were left out."""
+
+    left_out: int = 0
+
+
 def fitted(name: str, value: Any, kind: Any) -> Any:
     """Return the argument `name` if its value fits the annotation `kind`, else raise ValueError.
 
