@@ -22,7 +22,7 @@ from antipode.exits import FRESH, INTERRUPTED, Stopped, exit_with, failure, term
 from antipode.files import finite
 from antipode.names import printable
 from antipode.paths import absolute
-from antipode.wording import command_line, counted
+from antipode.wording import command_line, counted, final_loss
 
 
 class Commands(TyperGroup):
@@ -198,14 +198,10 @@ def pretrain(
 def _trained(run: Any, as_json: bool) -> tuple[dict[str, Any], list[str]]:
     """Return what a finished run is described by, as JSON and as lines."""
     last: dict[str, Any] = {}
-    losses: list[float] = []  # as the progress bar shows them; a NaN is stored as null
     for row in run.folder.rows():
         last = row if "loss" in row else last
-        number = row.get("contrast", row.get("loss"))
-        losses += [] if number is None else [number]
-    count = max(1, len(losses) // 10)
-    shown = f"{sum(losses[-count:]) / count:.4f}" if losses else "nan"
-    shown += f" (mean of the last {count} log lines)" if count > 1 else ""
+    final = run.log.final_loss()
+    shown = "nan" if final is None else final_loss(*final)
     if skipped := last.get("skipped"):
         shown += f", skipped steps: {skipped} (loss or gradient was not finite)"
     if as_json and (sentence := antipode.rescaled(run.recipe)):
