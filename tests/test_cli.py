@@ -58,6 +58,7 @@ WRONG = {
     "reproduce": ("Missing argument 'item'",),
     "pack digits": ("Missing option '--out'",),
     # values of flags
+    "pretrian": ("No such command 'pretrian', did you mean 'pretrain'? (choose from pretrain, ",),
     "pretrain --epochs abc": ("--epochs", "whole number", "'abc'"),
     "pretrain --epochs 1.5": ("--epochs", "whole number", "'1.5'"),
     "pretrain --epochs 0": ("epochs", "at least 1", "0"),

@@ -30,7 +30,8 @@ def test_what_is_right_is_not_refused(tmp_path):
     early.check_data("cifar10")
     (tmp_path / "backbone.safetensors").touch()
     early.check_run(str(tmp_path))
-    early.check_runs([str(tmp_path)])
+    (tmp_path / "scores.json").touch()
+    early.check_runs([str(tmp_path), "random:resnet18"])
     early.check_protocols([*protocols()])
 
 
@@ -44,6 +45,8 @@ def test_what_is_right_is_not_refused(tmp_path):
         ("pretrain --data folder:/vra", "there is no folder /vra, did you mean /var?"),
         ("evaluate nosuch", "nosuch holds no finished run"),
         ("evaluate random:resnet18 --protocol knnn", "there is no protocol 'knnn', did you mean"),
+        ("evaluate torchvsion:resnet18", "did you mean torchvision:resnet18? (networks"),
+        ("evaluate fle:a/b.pth@resnet18", "did you mean file:a/b.pth@resnet18?"),
         ("report nosuch", "there is no run in nosuch"),
         ("show dlc", "there is no recipe 'dlc'"),
     ],
@@ -55,6 +58,20 @@ def test_a_typing_error_is_answered_without_torch(words, sentence, monkeypatch, 
     with pytest.raises(SystemExit) as end:
         cli.main(words.split())
     assert end.value.code == 2 and sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", ["a", "runs/a"])
+def test_a_folder_of_runs_is_told_from_one_without(below, tmp_path):
+    for command in (early.check_run, lambda folder: early.check_runs([folder])):
+        with pytest.raises(FileNotFoundError) as error:
+            command(str(tmp_path))
+        assert "below" not in str(error.value)
+    (tmp_path / below).mkdir(parents=True)
+    (tmp_path / below / "recipe.json").touch()
+    sentence = f"but one run lies below it: give the folder of a run, such as {tmp_path / below}$"
+    for command in (early.check_run, lambda folder: early.check_runs([folder])):
+        with pytest.raises(FileNotFoundError, match=sentence):
+            command(str(tmp_path))
 
 
 def test_a_typing_error_imports_no_torch():

@@ -103,6 +103,13 @@ FUNCTIONAL = {
     "features without a number": lambda: A.knn(Z[:, :0], torch.zeros(6).long(), Z[:, :0], k=2),
     "a kNN tau in quotes": lambda: A.knn(Z, torch.zeros(6).long(), Z, k=2, tau=".1"),
     "votes beyond float64": lambda: A.knn(Z, torch.zeros(6).long(), Z, k=2, tau=0.001),
+    "a tau that no float can hold": lambda: A.nt_xent(Z, Z, tau=10**400),
+    "a matrix in the place of alpha": lambda: A.nt_xent(Z, Z, tau=0.1, alpha=Q),
+    "gather a text": lambda: A.dcl(Z, Z, tau=0.1, gather="no"),
+    "gather several": lambda: A.vicreg(Z, Z, gather=torch.tensor([1, 0])),
+    "decoupled a text": lambda: A.info_nce(Z, Z, Q, tau=0.1, decoupled="no"),
+    "a seed in the place of a generator": lambda: A.brownian(Z, generator=5),
+    "a bound of a text": lambda: A.mi_lower_bound("1", 5),
 }
 
 PARTS = {
@@ -209,6 +216,18 @@ BATCHES = {
         Batch(batch(4).views, torch.full((8,), 5))
     ),
     "an id beyond the memory": lambda: make("npid")(batch(1, start=35)),
+    "image ids in a list": lambda: make("byol")(Batch(batch(2).views, list(range(8)))),
+    "views that are no tensors": lambda: make("byol")(Batch([1, 2], torch.arange(8))),
+    "a single number in the place of views": lambda: make("byol")(Batch(5, torch.arange(8))),
+    "views without a batch": lambda: make("byol")(batch(2).views),
+    "a step that ends with nothing": lambda: make("byol").after_step(None),
+    "progress a text": lambda: make("byol").before_step("half"),
+    "a negative seed of a learner": lambda: build("simclr", Tiny(), seed=-1),
+    "a seed in quotes": lambda: build("simclr", Tiny(), seed="1"),
+    "two methods at once": lambda: build(["simclr", "byol"], Tiny()),
+    "channels in quotes": lambda: build("simclr", "resnet10-slim", channels="3"),
+    "more channels than fit into memory": lambda: build("simclr", "resnet10-slim", channels=10**30),
+    "a list of stems": lambda: build("simclr", "resnet10-slim", stem=["small"]),
     "ids with two axes": lambda: make("byol")(Batch(batch(2).views, torch.zeros(8, 1))),
 }
 
@@ -250,6 +269,10 @@ MESSAGES = {
     "labels in a list": "tensors of real numbers, not list",
     "complex queries": "not torch.complex64",
     "k a fraction": "k must be a whole number, not 5.0",
+    "infinite tau": "tau must be positive and finite, got inf",
+    "a seed in the place of a generator": "generator must be a torch.Generator or None, not 5",
+    "image ids in a list": r"must be tensors, not \[0, 1",
+    "a negative seed of a learner": r"a whole number from 0 to 2\^63 - 1, got -1",
     "alpha a number in quotes": "alpha must be a number, not '65536'",
     "votes beyond float64": "tau 0.001 is too small",
     "half a place in a queue": "mocov2's queue must be a whole number, not 2.5",
@@ -261,7 +284,7 @@ MESSAGES = {
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_refusal_says_what_is_wrong(name):
     with pytest.raises(ValueError, match=MESSAGES[name]):
-        (FUNCTIONAL | PARTS)[name]()
+        (BATCHES | FUNCTIONAL | PARTS)[name]()
 
 
 def test_an_endless_strength_is_not_called_negative():

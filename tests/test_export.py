@@ -395,8 +395,9 @@ def test_images_that_cannot_be_read_are_left_out(slim, tmp_path):
     whole = antipode.embed(slim, data, out=tmp_path / "whole.npz")
     broken = next((tmp_path / "photos").rglob("*.png"))
     broken.write_bytes(broken.read_bytes()[:-40])
-    with pytest.warns(UserWarning, match="takes its place"):
+    with pytest.warns(UserWarning, match="is left out"):
         rest = antipode.embed(slim, data, out=tmp_path / "rest.npz")
+    assert rest.left_out == 1 and whole.left_out == 0
     with np.load(tmp_path / "whole.npz") as before, np.load(tmp_path / "rest.npz") as after:
         name = str(broken.relative_to(tmp_path / "photos"))
         kept = before["names"] != name

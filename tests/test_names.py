@@ -1,8 +1,18 @@
 """Names in messages: suggestions for misspelt ones, and texts that are short and safe."""
 
 import pytest
+import torch
 
-from antipode.names import LONGEST, brief, closest, did_you_mean, printable, unknown
+from antipode.names import (
+    LONGEST,
+    brief,
+    check_name,
+    closest,
+    did_you_mean,
+    printable,
+    several,
+    unknown,
+)
 
 KNOWN = ["simclr", "mocov1", "mocov2", "byol"]
 
@@ -75,3 +85,24 @@ def test_a_value_in_a_message_is_short():
         assert len(text) == LONGEST and text.endswith(" ...") and repr(value).startswith(text[:-4])
     assert brief("abcdefgh", most=8) == "'abc ..."
     assert brief(10**5000) == "a very large int"
+    assert brief(torch.eye(2)) == "tensor([[1., 0.], [0., 1.]])"  # in one line
+
+
+def test_a_name_in_other_letters_is_near():
+    assert closest("MOCOV2", KNOWN) == "mocov2"
+
+
+@pytest.mark.parametrize("name", ["mocv2", "", None, 5, ["byol"], {"byol": 1}])
+def test_only_a_known_text_is_a_name(name):
+    check_name("method", "byol", KNOWN)
+    with pytest.raises(ValueError, match=r"there is no method .*choose from simclr, mocov1"):
+        check_name("method", name, dict.fromkeys(KNOWN))
+
+
+def test_one_name_and_several_are_a_list_of_names():
+    assert several("protocols", None) is None
+    assert several("protocols", "knn") == ["knn"]
+    assert several("protocols", ("knn", "linear")) == ["knn", "linear"]
+    for wrong in (5, {"knn": 1}, True):
+        with pytest.raises(ValueError, match="protocols must be a name or a list of names, not"):
+            several("protocols", wrong)

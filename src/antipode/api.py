@@ -15,12 +15,14 @@ from antipode.evaluation import evaluate as evaluation
 from antipode.evaluation.score import Score
 from antipode.launch.place import Asked
 from antipode.launch.spread import pretrain_at
-from antipode.paths import absolute
+from antipode.names import several
+from antipode.paths import absolute, absolute_or_none
 from antipode.reporting import page
 from antipode.runs.export import export_run
 from antipode.runs.run import Run, Runs, listed, opened
 from antipode.training import pretrain as training
 from antipode.training.planning import run_request
+from antipode.types import check_kind
 
 
 def pretrain(
@@ -72,6 +74,7 @@ def pretrain(
         resources: what the job of a cluster gets, as a text such as "gpus=4,nodes=2,hours=12" or a
             mapping.
     """
+    check_kind(bool, resume=resume, overwrite=overwrite, quiet=quiet)
     data = from_path(data)
     flags = {
         "train.epochs": epochs,
@@ -84,7 +87,7 @@ def pretrain(
     request = run_request(recipe, method, data, backbone, overrides, flags)
     module = backbone if isinstance(backbone, nn.Module) else None
     options = training.Options(resume, overwrite, quiet)
-    folder = absolute(out) if out else None
+    folder = absolute_or_none(out)
     return pretrain_at(request, folder, data, module, options, on, resources)
 
 
@@ -117,8 +120,8 @@ def evaluate(
         device: "auto", "cpu", "cuda" or "mps".
         backbone: for a run that trained your own module, a module of that kind for the weights.
     """
-    names = [protocols] if isinstance(protocols, str) else protocols
-    folder = absolute(out) if out else None
+    names = several("protocols", protocols)
+    folder = absolute_or_none(out)
     return evaluation.evaluate(
         run, names, data=from_path(data), out=folder, seed=seed, device=device, module=backbone
     )
@@ -146,9 +149,8 @@ def analyse(
         seed: seed of images, views and random draws.
         device: "auto", "cpu", "cuda" or "mps".
     """
-    names = [what] if isinstance(what, str) else what
     return analysis_run.analyse(
-        listed(runs), names, data=data, images=images, seed=seed, device=device
+        listed(runs), several("what", what), data=data, images=images, seed=seed, device=device
     )
 
 
@@ -161,6 +163,7 @@ def export(run: Runs, format: str, out: str | Path, *, overwrite: bool = False) 
         out: file to write. A file that exists is replaced, with a warning.
         overwrite: whether to replace a file without a warning.
     """
+    check_kind(bool, overwrite=overwrite)
     return export_run(opened(run), format, absolute(out), overwrite=overwrite)
 
 
@@ -174,7 +177,8 @@ def report(
         out: HTML file to write; by default report.html in the first folder.
         images: whether the page contains small copies of images of the data set.
     """
-    return page.write(listed(runs), absolute(out) if out else None, images=images)
+    check_kind(bool, images=images)
+    return page.write(listed(runs), absolute_or_none(out), images=images)
 
 
 def load_backbone(run: Runs, into: nn.Module | None = None) -> nn.Module:

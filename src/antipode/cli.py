@@ -22,7 +22,7 @@ from antipode.exits import FRESH, INTERRUPTED, Stopped, exit_with, failure, term
 from antipode.files import finite
 from antipode.names import printable
 from antipode.paths import absolute
-from antipode.wording import command_line, counted
+from antipode.wording import command_line, counted, final_loss
 
 
 class Commands(TyperGroup):
@@ -198,14 +198,10 @@ def pretrain(
 def _trained(run: Any, as_json: bool) -> tuple[dict[str, Any], list[str]]:
     """Return what a finished run is described by, as JSON and as lines."""
     last: dict[str, Any] = {}
-    losses: list[float] = []  # as the progress bar shows them; a NaN is stored as null
     for row in run.folder.rows():
         last = row if "loss" in row else last
-        number = row.get("contrast", row.get("loss"))
-        losses += [] if number is None else [number]
-    count = max(1, len(losses) // 10)
-    shown = f"{sum(losses[-count:]) / count:.4f}" if losses else "nan"
-    shown += f" (mean of the last {count} log lines)" if count > 1 else ""
+    final = run.log.final_loss()
+    shown = "nan" if final is None else final_loss(*final)
     if skipped := last.get("skipped"):
         shown += f", skipped steps: {skipped} (loss or gradient was not finite)"
     if as_json and (sentence := antipode.rescaled(run.recipe)):
@@ -356,17 +352,20 @@ def embed(
     replaced = out.exists()
     features = antipode.embed(run, data, out, on=on, resources=resources)
     n, d = features.x.shape
-    content = {"file": str(out), "images": n, "features": d}
-    say(
-        content,
-        f"{near(out)}{_mark(replaced)}: {counted(n, 'image')}, {counted(d, 'feature')} each",
-        as_json,
-    )
+    lost: int | None = getattr(features, "left_out", None)  # unknown if a cluster has computed them
+    content = {"file": str(out), "images": n, "features": d, "left_out": lost}
+    numbers = f"{counted(n, 'image')}, {counted(d, 'feature')} each{_lost(lost)}"
+    say(content, f"{near(out)}{_mark(replaced)}: {numbers}", as_json)
 
 
 def _mark(replaced: bool) -> str:
     """Return a mark for a file that existed before."""
     return " (replaced)" if replaced else ""
+
+
+def _lost(count: int | None) -> str:
+    """Return a remark on images that could not be used."""
+    return f"; {counted(count, 'file')} left out" if count else ""
 
 
 @app.command()
@@ -472,8 +471,10 @@ def predict(
     found = antipode.predict(model, data, out, device=device)
     counts = {name: 0 for name in found.classes} | Counter(found.predicted)
     shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    content = {"file": str(out), "images": len(found.names), "classes": counts}
-    text = f"{near(out)}{_mark(replaced)}: {len(found.names)} images ({shown})"
+    lost = found.left_out
+    content = {"file": str(out), "images": len(found.names), "classes": counts, "left_out": lost}
+    number = counted(len(found.names), "image")
+    text = f"{near(out)}{_mark(replaced)}: {number} ({shown}){_lost(lost)}"
     say(content, text, as_json)
 
 

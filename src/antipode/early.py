@@ -76,11 +76,16 @@ def not_finished(path: Path) -> str:
             f"{path} needs a prefix that says which weights: random:{path} is untrained, and "
             f"file:PATH@{path} is a checkpoint"
         )
-    reason = f"there is no {WEIGHTS}" if path.exists() else f"there is no such folder{_near(path)}"
-    return (
-        f"{path} holds no finished run: {reason}; networks that no run trained are random:NAME, "
-        "torchvision:NAME and file:PATH@NAME, where NAME may be timm:NAME"
+    if below := runs_below(path):
+        return f"{path} holds no finished run{below}"
+    hint = _near_kind(path) or _near(path)
+    reason = f"there is no {WEIGHTS}" if path.exists() else f"there is no such folder{hint}"
+    others = (
+        "networks that no run trained are random:NAME, torchvision:NAME and file:PATH@NAME, where "
+        "NAME may be timm:NAME"
     )
+    others = f" ({others})" if reason.endswith("?") else f"; {others}"
+    return f"{path} holds no finished run: {reason}{others}"
 
 
 def _near(path: Path) -> str:
@@ -90,11 +95,36 @@ def _near(path: Path) -> str:
     return f", did you mean {path.parent / match}?" if match else ""
 
 
+def _near_kind(path: Path) -> str:
+    """Return a hint with the network that a text such as `torchvsion:resnet18` may mean."""
+    for place, part in enumerate(path.parts):
+        kind, colon, rest = part.partition(":")
+        match = closest(f"{kind}{colon}", UNTRAINED) if colon else None
+        if match:
+            return f", did you mean {match}{'/'.join([rest, *path.parts[place + 1 :]])}?"
+    return ""
+
+
+def runs_below(path: Path) -> str:
+    """Return a remark on the runs below a folder, empty if there are none."""
+    files = [*path.glob("*/recipe.json"), *path.glob("runs/*/recipe.json")]
+    if not files:
+        return ""
+    number = "one run lies" if len(files) == 1 else f"{len(files)} runs lie"
+    return f", but {number} below it: give the folder of a run, such as {min(files).parent}"
+
+
+def no_run(path: Path) -> str:
+    """Return the sentence about a folder that holds neither a run nor scores."""
+    return f"there is no run in {path}{runs_below(path)}"
+
+
 def check_runs(runs: Sequence[str]) -> None:
-    """Raise FileNotFoundError for a folder that does not exist."""
-    absent = [run for run in runs if not run.startswith(UNTRAINED) and not Path(run).exists()]
-    if absent:
-        raise FileNotFoundError(f"there is no run in {absent[0]}")
+    """Raise FileNotFoundError for a folder that holds neither a run nor scores."""
+    for run in runs:
+        files = (Path(run) / name for name in ("recipe.json", "scores.json"))
+        if not run.startswith(UNTRAINED) and not any(file.exists() for file in files):
+            raise FileNotFoundError(no_run(Path(run)))
 
 
 def check_protocols(names: Sequence[str] | None) -> None:

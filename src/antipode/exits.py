@@ -108,7 +108,9 @@ def _usage(error: Any) -> str:
     context = getattr(error, "ctx", None)
     commands = getattr(getattr(context, "command", None), "commands", None)
     if commands and "command" in sentence:
-        return f"{sentence}: choose from {', '.join(commands)}"
+        choices = f"choose from {', '.join(commands)}"
+        problem, _, hint = sentence.partition(". Did you ")
+        return f"{problem}, did you {hint} ({choices})" if hint else f"{problem}: {choices}"
     return f"{sentence}; see {context.command_path} --help" if context else sentence
 
 

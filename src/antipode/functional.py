@@ -30,7 +30,8 @@ from antipode.core.objective import Contrast
 from antipode.core.objective import centroid as mean_direction
 from antipode.core.scores import precise, product, raised, unit
 from antipode.core.streamed import Candidates, is_large, repulsion
-from antipode.types import Pair, Terms, fitted
+from antipode.names import brief
+from antipode.types import Pair, Terms, check_kind, fitted
 
 __all__ = [
     "alignment",
@@ -115,7 +116,7 @@ def _batch_terms(
     tau = _temperature(tau)
     first, second = unit(z0), unit(z1)
     query, keys = torch.cat([first, second]), torch.cat([second, first])[None]
-    ranks = dist.world() if gather else 1
+    ranks = dist.world() if fitted("gather", gather, bool) else 1
     images = len(z0) * ranks
     if images < 2:
         raise ValueError("negatives come from the batch, which needs at least two images, got one")
@@ -143,10 +144,10 @@ def _temperature(tau: float | Tensor) -> float | Tensor:
             )
         tau = tau.reshape(())
     else:
-        tau = fitted("tau", tau, float)
+        tau = float(fitted("tau", tau, float))
     seen = not isinstance(tau, Tensor) or (tau.is_cpu and not torch.compiler.is_compiling())
     if seen and not 0 < tau < torch.inf:
-        raise ValueError(f"tau must be positive, got {float(tau)}")
+        raise ValueError(f"tau must be positive and finite, got {float(tau)}")
     return tau
 
 
@@ -167,7 +168,7 @@ def info_nce(
     `alpha` applies EqCo's rule and `decoupled` DCL's. With M keys the result is the mean of M
     losses, which is JCL's vanilla baseline.
     """
-    if decoupled and alpha is not None:
+    if fitted("decoupled", decoupled, bool) and alpha is not None:
         raise ValueError("alpha on a decoupled loss only adds a constant: choose one of the two")
     with _exact(query, keys, negatives):
         scores, repel = _queue_terms(query, keys, negatives, tau)
@@ -333,7 +334,7 @@ def vicreg(
 def _batch_size(z0: Tensor, z1: Tensor, gather: bool) -> int:
     """Return the number of images that statistics are taken over."""
     _views(z0, z1)
-    count = len(z0) * (dist.world() if gather else 1)
+    count = len(z0) * (dist.world() if fitted("gather", gather, bool) else 1)
     if count < 2:
         raise ValueError("statistics over the batch need at least two images, got one")
     return count
@@ -375,6 +376,7 @@ def brownian(z: Tensor, generator: torch.Generator | None = None) -> Tensor:
 
     eta is a random unit direction per image, shared by its views.
     """
+    check_kind(torch.Generator | None, generator=generator)
     with _exact(z):
         views = unit(_stacked(z))
         where = "cpu" if generator is None else generator.device
@@ -405,7 +407,10 @@ def mi_lower_bound(
             f"the bound needs at least one negative and a positive alpha, got {negatives} and "
             f"{alpha}"
         )
-    return math.log1p(negatives if alpha is None else alpha) - loss
+    try:
+        return math.log1p(negatives if alpha is None else alpha) - loss
+    except TypeError:
+        raise ValueError(f"loss must be a number or a tensor, not {brief(loss)}") from None
 
 
 def alignment(x: Tensor, y: Tensor) -> Tensor:
@@ -418,7 +423,7 @@ def alignment(x: Tensor, y: Tensor) -> Tensor:
 def uniformity(x: Tensor, t: float = 2) -> Tensor:
     """Return Wang & Isola's log mean exp(-t |x_i-x_j|^2) over pairs i < j of vectors (N,D)."""
     _real(x)
-    t = fitted("t", t, float)
+    t = float(fitted("t", t, float))
     if not 0 < t < torch.inf:
         raise ValueError(f"t is a finite number above 0, got {t}")
     if x.ndim != 2 or len(x) < 2 or not x.shape[1]:

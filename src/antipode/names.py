@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 LONGEST = 60  # characters of a value in a message
@@ -24,21 +24,25 @@ def printable(text: str) -> str:
 
 
 def brief(value: Any, most: int = LONGEST) -> str:
-    """Return the representation of a value for a message, with at most `most` characters."""
+    """Return the representation of a value for a message: one line of at most `most` characters."""
     try:
-        text = repr(value)
+        text = re.sub(r"\s*\n\s*", " ", repr(value))  # that of a matrix has several lines
     except (ValueError, RecursionError):  # a number of thousands of digits, or deep nesting
         return f"a very large {type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
-def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+def closest(name: Any, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the known name that is most similar to `name`, or None if none is similar."""
-    matches = difflib.get_close_matches(str(name)[:LONGEST], list(known), 1, cutoff)
-    return matches[0] if matches else None
+    text = str(name)[:LONGEST]
+    known = list(known)
+    for spelling in (text, text.lower()):  # "ONNX" shares no letter with "onnx"
+        if matches := difflib.get_close_matches(spelling, known, 1, cutoff):
+            return matches[0]
+    return None
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+def did_you_mean(name: Any, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Return the end of an error message about an unknown name: the closest and all known names."""
     known = list(known)
     match = closest(name, known, cutoff)
@@ -47,7 +51,25 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     return f": choose from {', '.join(known)}" if known else ": there are none"
 
 
-def unknown(kind: str, name: str, known: Iterable[str], cutoff: float = 0.5) -> ValueError:
+def check_name(kind: str, name: Any, known: Collection[str], cutoff: float = 0.5) -> None:
+    """Raise ValueError if `name`, which may be anything, is not among the known names."""
+    if not isinstance(name, str) or name not in known:
+        raise unknown(kind, name, known, cutoff)
+
+
+def several(argument: str, given: Any) -> list[Any] | None:
+    """Return one name or several as a list, and None as it is.
+
+    `argument` is what the sentence calls what was given if that is neither.
+    """
+    if given is None or isinstance(given, str):
+        return None if given is None else [given]
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        raise ValueError(f"{argument} must be a name or a list of names, not {brief(given)}")
+    return list(given)
+
+
+def unknown(kind: str, name: Any, known: Iterable[str], cutoff: float = 0.5) -> ValueError:
     """Return a ValueError for a name that is not among the known ones.
 
     `kind` says what the name should name, such as "protocol".

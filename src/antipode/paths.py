@@ -1,9 +1,10 @@
 """Paths that a user gives."""
 
+import os
 from itertools import islice
 from pathlib import Path
 
-from antipode.names import closest
+from antipode.names import brief, closest
 
 MANY = 10_000  # entries of a folder in which a similar name is looked for
 
@@ -11,8 +12,10 @@ MANY = 10_000  # entries of a folder in which a similar name is looked for
 def expanded(path: str | Path) -> Path:
     """Return a path with the home folder in place of a leading ~.
 
-    Raises ValueError if there is no such user.
+    Raises ValueError if there is no such user, and for what is no path.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"a path must be a string or a pathlib.Path, not {brief(path)}")
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -40,3 +43,8 @@ def no_folder(path: Path) -> str:
         beside = []
     match = closest(path.name, beside, 0.6)
     return f"there is no folder {path}{f', did you mean {path.parent / match}?' if match else ''}"
+
+
+def absolute_or_none(path: str | Path | None) -> Path | None:
+    """Return an absolute path, or None for None and an empty text, which stand for the default."""
+    return None if path is None or path == "" else absolute(path)

@@ -4,20 +4,29 @@ Shapes in all files: N images of this rank, V views, M keys per query, K negativ
 pool, D dimensions of the embedding, C channels or classes, H and W pixels.
 """
 
+import math
+import sys
 from numbers import Integral, Real
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from torch import Tensor
+from torch import Generator, Tensor, nn
 from torch import bool as bool_dtype
+
+from antipode.names import brief
 
 WORDS = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
     str: "a string",
+    Path: "a path",
+    Generator: "a torch.Generator",
+    nn.Module: "a torch.nn.Module",
     NoneType: "None",
 }
+LARGEST = sys.float_info.max
 
 
 class Batch(NamedTuple):
@@ -67,6 +76,12 @@ class Features(NamedTuple):
     y: Tensor  # (N,) labels
 
 
+class Embedded(Features):
+    """The features that `embed` returns, with the number of images that were left out."""
+
+    left_out: int = 0
+
+
 def fitted(name: str, value: Any, kind: Any) -> Any:
     """Return the argument `name` if its value fits the annotation `kind`, else raise ValueError.
 
@@ -84,7 +99,13 @@ def fitted(name: str, value: Any, kind: Any) -> Any:
         if all(_fits(item, element) for item, element in zip(value, elements, strict=True)):
             return tuple(value)
     words = [WORDS.get(option, f"{len(elements)} numbers") for option in kinds]
-    raise ValueError(f"{name} must be {' or '.join(words)}, not {value!r}")
+    raise ValueError(f"{name} must be {' or '.join(words)}, not {brief(value)}")
+
+
+def check_kind(kind: Any, **given: Any) -> None:
+    """Raise ValueError for an argument whose value does not fit the annotation `kind`."""
+    for name, value in given.items():
+        fitted(name, value, kind)
 
 
 def _single(value: Any) -> Any:
@@ -102,8 +123,10 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind in (int, float) and isinstance(value, Tensor):
         whole = not value.is_floating_point() and value.dtype != bool_dtype
         return value.ndim == 0 and not value.is_complex() and (kind is float or whole)
-    if kind in (int, float):
-        base = Integral if kind is int else Real
-        number = isinstance(value, base) and not isinstance(value, bool)
-        return number and value == value  # noqa: PLR0124  (False for NaN)
+    if kind is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if kind is float:
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        # False for NaN, and for a whole number that no float can hold
+        return number and (-LARGEST <= value <= LARGEST or abs(value) == math.inf)
     return isinstance(value, kind) if kind in WORDS else get_origin(kind) is not tuple

@@ -50,6 +50,11 @@ def overrides(values: Mapping[str, object]) -> str:
     return f"overrides={{{inner}}}"
 
 
+def final_loss(mean: float, lines: int) -> str:
+    """Return the loss at the end of a training, the mean of its last `lines` log lines."""
+    return f"{mean:.4f}" + (f" (mean of the last {lines} log lines)" if lines > 1 else "")
+
+
 def command(name: str, *words: str, **flags: object) -> str:
     """Return a command for a shell, which has no counterpart in Python."""
     pairs = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]

@@ -266,7 +266,7 @@ def test_what_breaks_only_when_decoded_is_replaced_in_the_middle_of_training(tmp
     source = tree(tmp_path)
     (tmp_path / "dog" / "3.png").unlink()  # a file may also disappear during training
     assert len(source) == 21 and not source.skipped
-    with pytest.warns(BrokenImages, match="takes its place"):
+    with pytest.warns(BrokenImages, match="is replaced by the next"):
         steps = list(
             Loader(source, views("simclr", size=16), batch=7, epochs=2, seed=0, workers=2).steps()
         )

@@ -34,6 +34,8 @@ def ids100():
 def test_unknown_names_are_answered_with_the_nearest():
     with pytest.raises(ValueError, match="no data set cifar11; did you mean cifar10"):
         load("cifar11")
+    with pytest.raises(ValueError, match=r"no data set nope \(known data sets: shapes, digits"):
+        load("nope")
     with pytest.raises(ValueError, match="did you mean folder"):
         load("folders:x")
     with pytest.raises(ValueError, match="no data set folder:; "):

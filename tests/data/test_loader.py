@@ -260,7 +260,7 @@ def test_a_crop_is_one_of_the_full_image():
 @pytest.mark.parametrize("workers", [0, 2])
 def test_broken_images_are_replaced_counted_and_listed(workers):
     source = decoded(broken=(4, 5, 20))
-    with pytest.warns(BrokenImages, match="is broken; in training the next image takes its place"):
+    with pytest.warns(BrokenImages, match="is broken and is replaced by the next image"):
         steps = run(source, epochs=1, workers=workers)
     image_ids = torch.cat([batch.image_ids for _, _, batch in steps]).tolist()
     assert sorted(set(range(40)) - set(image_ids)) == [4, 5, 20]

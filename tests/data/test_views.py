@@ -421,7 +421,7 @@ def test_five_channels_go_where_no_colour_is_meant():
 REFUSED = [
     ("mocov3", {}, "there is no view policy 'mocov3', did you mean 'mocov[12]'"),
     ("simclr", {"size": 0}, "size of views must be a whole number of at least 1, not 0"),
-    ("simclr", {"size": 2.5}, "a whole number of at least 1, not 2.5"),
+    ("simclr", {"size": 2.5}, "size of views must be a whole number, not 2.5"),
     (
         "simclr",
         {"view": 3},

@@ -247,9 +247,9 @@ def test_rows_of_several_workers_are_those_of_one_process(tmp_path):
     broken.write_bytes(broken.read_bytes()[:-400])
     one, several = folder(root).pretrain, folder(root).pretrain
     net, view = Net().eval(), views("eval", size=8)
-    with pytest.warns(UserWarning, match="takes its place"):
+    with pytest.warns(UserWarning, match="is replaced by the next"):
         whole = extract(net, view, one, batch=2, workers=0)
-    with pytest.warns(UserWarning, match="takes its place"):
+    with pytest.warns(UserWarning, match="is replaced by the next"):
         parts = [
             extract_rows(net, view, several, rows, batch=2, workers=0)
             for rows in (range(4), range(4, 8), range(8, 10))

@@ -75,6 +75,26 @@ def test_predict_prints_the_number_of_images_by_class(model, tmp_path):
     assert content["images"] == 6 and content["classes"] == dict.fromkeys(sorted(COLOURS), 2)
 
 
+def test_predict_says_how_many_images_it_leaves_out(model, tmp_path):
+    """One file is empty, and one breaks off in the middle."""
+    root = Path(flat(tmp_path / "flat").removeprefix("folder:"))
+    (root / "0.png").write_bytes((root / "0.png").read_bytes()[:-40])
+    (root / "empty.jpg").touch()
+    line = f"predict {model.path} --data folder:{root} --out {tmp_path / 'p.csv'} --device cpu"
+    status, text, err = call(line)
+    assert status == 0 and text.endswith("5 images (1 blue, 2 green, 2 red); 2 files left out\n")
+    assert "0.png" in err and "is left out (1 so far)" in err and "replaced by" not in err
+    assert json.loads(call(f"{line} --json")[1])["left_out"] == 2
+
+
+def test_predict_says_nothing_about_classes(model, places):
+    """The images need no labels, so it does not matter whether subfolders can be classes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = antipode.predict(model, f"folder:{places}/one")
+    assert found.names == [f"red/{number:03}.png" for number in range(4)]
+
+
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     """Return folders that cannot be trained on, by name."""

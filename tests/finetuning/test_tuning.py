@@ -6,6 +6,7 @@ import multiprocessing
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -259,13 +260,20 @@ def test_the_optimiser_follows_from_the_network_and_learning_rates_from_the_star
         ({"batch": 65}, "between 2 and the 64 train images, got 65"),
         ({"epochs": 10**9}, "epochs must be at most 1,000,000 .*, not 1000000000"),
         ({"batch": 10**9}, "batch must be at most 1,048,576 .*, not 1000000000"),
-        ({"epochs": 1.5}, "epochs must be a whole number, not 1.5"),
-        ({"batch": "8"}, "batch must be a whole number, not '8'"),
+        ({"epochs": 1.5}, "epochs must be a whole number or None, not 1.5"),
+        ({"batch": "8"}, "batch must be a whole number or None, not '8'"),
+        ({"lr": "0.1"}, "lr must be a number or None, not '0.1'"),
     ],
 )
 def test_settings_out_of_range_raise_an_error(options, words):
     with pytest.raises(ValueError, match=words):
         chosen(task(), **options)
+
+
+def test_numbers_of_numpy_are_settings():
+    found = chosen(task(), epochs=np.int64(3), batch=np.int32(8), lr=np.float32(0.5))
+    assert found == chosen(task(), epochs=3, batch=8, lr=0.5)
+    assert all(type(value) in (int, float) for value in (found.epochs, found.batch, found.lr))
 
 
 def test_a_learning_rate_that_is_too_high_is_named():

@@ -73,6 +73,8 @@ def test_memory_has_units(text, gigabytes):
         ("partition=", "needs a name"),
         ("gpus=1,gpus=2", "given twice"),
         ("gpus=2,processes=3", "one process per GPU"),
+        (["gpus=2"], r"resources must be key=value,... or a mapping, not \['gpus=2'\]"),
+        (0, "resources must be key=value,... or a mapping, not 0"),
     ],
 )
 def test_wrong_resources_are_errors_of_one_sentence(text, sentence):

@@ -379,6 +379,8 @@ def test_the_table_shows_the_state_of_every_run(fake, tmp_path):
 def test_a_folder_without_runs_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run and no job"):
         jobs.job_table(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nope$"):
+        jobs.job_table(tmp_path / "nope")
 
 
 def test_other_schedulers_share_the_records(tmp_path):

@@ -386,7 +386,7 @@ def test_the_headline_of_a_run_is_that_of_a_comparison_with_it(tmp_path):
 def test_the_health_of_the_embeddings_is_said_in_words(tmp_path):
     text = written([run(tmp_path / "r", trained=False)], tmp_path / "page.html").text
     assert "Collapse None, the spread is 0.90 (1 is even, below 0.1 is a collapse)." in text
-    rank = "about 12 of 16 dimensions that 16 of them can span (their width is 128)"
+    rank = "about 12 of 16 dimensions (16 images cannot use more, although their width is 128)"
     assert f"Rank The embeddings use {rank}." in text
 
 

@@ -53,6 +53,15 @@ def test_a_file_is_read_as_if_line_by_line(tmp_path_factory, parts, ends, block)
     assert json.dumps(found) == json.dumps(one_by_one(text))
 
 
+def test_the_final_loss_is_the_mean_of_the_last_tenth_of_the_lines_with_a_loss():
+    rows = [{"step": step, "loss": float(step)} for step in range(30)]
+    assert read_log([rows]).final_loss() == (28.0, 3)
+    assert read_log([[*rows, {"loss": None}, {"knn": 1.0}]]).final_loss() == (28.0, 3)
+    assert read_log([rows[:5]]).final_loss() == (4.0, 1)
+    assert read_log([[{"loss": 9.0, "contrast": 2.5}]]).final_loss() == (2.5, 1)  # AdCo's
+    assert read_log([[{"loss": None}]]).final_loss() is read_log([]).final_loss() is None
+
+
 def test_a_line_that_is_too_long_is_skipped_and_the_others_are_not(tmp_path, monkeypatch):
     monkeypatch.setattr(lines_module, "BLOCK", 16)
     monkeypatch.setattr(lines_module, "LONGEST", 64)

@@ -57,6 +57,10 @@ def test_every_combination_comes_once():
 @pytest.mark.parametrize(
     ("vary", "sentence"),
     [
+        ({}, "a sweep needs vary, the values of at least one key"),
+        ([], "a sweep needs vary, the values of at least one key"),
+        ("method.tau=1", "vary must be a mapping or a list of key=value,value, not 'method.tau=1'"),
+        (5, "vary must be a mapping or a list of key=value,value, not 5"),
         (["method.tau="], "needs values to vary"),
         (["method.tau=1,,2"], "needs values to vary"),
         (["method.tau=1,1"], "has the value '1' twice"),

@@ -251,7 +251,7 @@ def test_the_version_can_be_asked_for(capsys):
 
 def test_alignment_and_uniformity_count_a_stand_in_once(photos):
     (photos / "3.png").write_bytes((photos / "3.png").read_bytes()[:200])
-    with pytest.warns(UserWarning, match="takes its place"):
+    with pytest.warns(UserWarning, match="is replaced by the next"):
         run = trained("folder:photos", 1)
         scores = antipode.evaluate(run, ["alignment-uniformity", "retrieval"])
     assert {score.n for score in scores.values()} == {15}

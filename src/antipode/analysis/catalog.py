@@ -10,7 +10,7 @@ from antipode.analysis.result import Result
 from antipode.core.learner import Learner
 from antipode.core.traits import stored_negatives, temperature
 from antipode.files import finite
-from antipode.names import unknown
+from antipode.names import check_name
 from antipode.papers import collect, methods, sketch
 
 # Returns the reason why an analysis does not fit the runs, as one sentence, or None if it fits.
@@ -150,8 +150,7 @@ def check_names(names: Sequence[str]) -> None:
     if not names:
         raise ValueError(f"no analysis is given: choose from {', '.join(analyses())}")
     for name in names:
-        if name not in analyses():
-            raise unknown("analysis", name, analyses())
+        check_name("analysis", name, analyses())
 
 
 def perform(

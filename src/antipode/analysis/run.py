@@ -10,9 +10,11 @@ from antipode.analysis.embeddings import RunEmbeddings
 from antipode.data.sources.catalog import load
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
-from antipode.evaluation.evaluate import check_seed
+from antipode.early import no_run
+from antipode.limits import check_seed
 from antipode.runs.images import fitting
 from antipode.runs.run import Run
+from antipode.types import fitted
 
 
 def analyse(
@@ -30,11 +32,12 @@ def analyse(
     """
     if names is not None:
         check_names(names)
-    _check_runs(runs)
-    check_seed(seed)
+    seed = check_seed(seed)
+    images = fitted("images", images, int | None)
     if images is not None and images < 2:
         raise ValueError(f"an analysis needs at least two images, got {images}")
     where = pick_device(device)
+    _check_runs(runs)
     where = torch.device("cpu") if where.type == "mps" else where  # mps has no float64
     loaded: dict[Any, Splits] = {}
     subjects = [
@@ -48,7 +51,7 @@ def _check_runs(runs: list[Run]) -> None:
     """Raise FileNotFoundError for a folder without a run, and ValueError for a repeated folder."""
     absent = [run.path for run in runs if not run.folder.holds_run()]
     if not runs or absent:
-        raise FileNotFoundError(f"there is no run in {absent[0] if absent else 'an empty list'}")
+        raise FileNotFoundError(no_run(absent[0]) if absent else "there is no run in an empty list")
     paths = [run.path.resolve() for run in runs]
     for place, run in enumerate(runs):
         if paths[place] in paths[:place]:

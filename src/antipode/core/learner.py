@@ -25,7 +25,9 @@ from antipode.core.regularise import Regulariser
 from antipode.core.scores import precise, raised, unit
 from antipode.core.skip import Conditional, conditional_parts
 from antipode.core.twin import Twin
-from antipode.types import Batch, Output, Pair
+from antipode.limits import check_seed
+from antipode.names import brief
+from antipode.types import Batch, Output, Pair, check_kind
 
 Weighted = tuple[str, float, Regulariser]  # name in the metrics, weight, regulariser
 
@@ -189,6 +191,7 @@ class Learner(nn.Module):
 
     def before_step(self, progress: float) -> None:
         """Set everything that changes over training, for a step at `progress` in [0,1]."""
+        check_kind(float, progress=progress)
         if not 0 <= progress <= 1:
             raise ValueError(f"the progress of a step lies in [0,1], got {progress}")
         self.twin.at(progress)
@@ -201,6 +204,8 @@ class Learner(nn.Module):
         If `finite` () bool is given and False, they stay as they are, because the step was skipped
         (core/skip.py). Only the step is counted.
         """
+        if not isinstance(out, Output):
+            raise ValueError(f"a step ends with what the learner returned, not {brief(out)}")
         dist.average_running_stats(self)
         with Conditional(self.conditional, finite):
             filled = self.objective.push(out.keys, out.image_ids, self._noise_of_push)
@@ -219,7 +224,7 @@ class Learner(nn.Module):
 
     def reseed(self, seed: int) -> "Learner":
         """Draw kicks, subsets and shuffles from another seed; return the learner itself."""
-        self.seed.fill_(rng.number(seed, "noise"))
+        self.seed.fill_(rng.number(check_seed(seed), "noise"))
         return self
 
     @property
@@ -294,7 +299,16 @@ class Learner(nn.Module):
 
     def _check(self, batch: Batch) -> None:
         """Raise ValueError for a batch that does not fit and might broadcast."""
+        if not isinstance(batch, Batch):
+            raise ValueError(
+                f"a learner takes a Batch(views, image_ids), not {type(batch).__name__}"
+            )
         ids = batch.image_ids
+        if not isinstance(batch.views, list | tuple):
+            raise ValueError(f"the views must be a list of tensors, not {brief(batch.views)}")
+        for x in (ids, *batch.views):
+            if not isinstance(x, Tensor):
+                raise ValueError(f"views and image ids must be tensors, not {brief(x)}")
         if len(batch.views) != self.views:
             raise ValueError(
                 f"this method needs {self.views} views of each image, got {len(batch.views)}"

@@ -11,7 +11,7 @@ from antipode.training.health import ENOUGH, is_narrow
 
 MEASURES = ("spread", "rank", "alignment", "uniformity", "similarity")
 CLOSER = 0.95  # of the distance of different images: views that are hardly closer
-HEAD = "projection head at the end of training"
+HEAD = "projection head in training (other images and views than those of the scores)"
 BACKBONE = "backbone"
 
 
@@ -106,7 +106,7 @@ def _rank(rank: float, limit: int, width: int | None) -> Finding:
     few = "" if good else "only "
     text = f"the embeddings use {few}about {rank:.0f} of {limit} dimensions"
     if width is not None and limit < width:
-        text += f" that {limit} of them can span (their width is {width})"
+        text += f" ({limit} images cannot use more, although their width is {width})"
     return Finding("rank", rank, text, good)
 
 

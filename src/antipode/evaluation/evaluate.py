@@ -21,6 +21,7 @@ from antipode.evaluation.protocol import known, protocols, usual
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Protocol, Task
 from antipode.evaluation.untrained import untrained_backbone
+from antipode.limits import check_seed
 from antipode.names import printable
 from antipode.runs.own_images import OtherImages
 from antipode.runs.run import Run, Runs, opened
@@ -46,7 +47,7 @@ def evaluate(
     chosen = {name: known(name) for name in names or ()}
     if names is not None and not chosen:
         raise ValueError(f"no protocol was given: choose from {', '.join(protocols())}")
-    check_seed(seed or 0)
+    seed = None if seed is None else check_seed(seed)
     subject = opened(run, data=_data_name(data, chosen), out=out, seed=seed or 0, module=module)
     if subject.network is None and out is not None:
         raise ValueError(
@@ -62,12 +63,6 @@ def evaluate(
     scoring = _Scoring(subject, data, where, subject.seed if seed is None else seed, compare)
     with dist.together("the scores that were computed before are stored"):
         return scoring.run(chosen or scoring.usual())
-
-
-def check_seed(seed: int) -> None:
-    """Raise ValueError for a seed out of range."""
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"a seed must be a whole number from 0 to 2^63 - 1, got {seed}")
 
 
 def task_for(run: Run, data: "Given | Splits | None", device: torch.device, seed: int) -> Task:

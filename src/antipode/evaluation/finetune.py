@@ -6,8 +6,7 @@ classes, D features, H W pixels.
 
 import math
 from dataclasses import asdict
-from numbers import Integral
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import nn
 
@@ -19,9 +18,9 @@ from antipode.evaluation.score import Result
 from antipode.evaluation.task import Task
 from antipode.evaluation.tuning import Tuned, Tuning, half, tune
 from antipode.limits import check_limit
-from antipode.names import brief
 from antipode.nets.norm import BatchNorm
 from antipode.schedule import scaled
+from antipode.types import fitted
 
 FACTOR = 10  # the learning rate of the classifier over that of a pretrained backbone
 # by the number of train images: an upper limit, and the number of epochs below it
@@ -67,6 +66,11 @@ def chosen(
         scratch: whether the backbone is untrained.
     """
     images = len(one_label(task, "train"))
+    # numbers of NumPy become Python's
+    epochs, batch = (
+        fitted(name, value, int | None) for name, value in (("epochs", epochs), ("batch", batch))
+    )
+    lr = fitted("lr", lr, float | None)
     _check(images, epochs, lr, batch)
     epochs = epochs or next(value for most, value in EPOCHS if images < most)
     batch = batch or min(images, max(16, min(images // 4, 64 if images < SMALL else 256)))
@@ -99,11 +103,8 @@ def has_batch_norm(net: nn.Module) -> bool:
 
 def _check(images: int, epochs: int | None, lr: float | None, batch: int | None) -> None:
     """Raise ValueError for settings out of range."""
-    counts: dict[str, Any] = {"epochs": epochs, "batch": batch}
-    for name, value in counts.items():
-        if value is not None and not isinstance(value, Integral):
-            raise ValueError(f"{name} must be a whole number, not {brief(value)}")
-        check_limit(name, name, value)
+    check_limit("epochs", "epochs", epochs)
+    check_limit("batch", "batch", batch)
     if epochs is not None and epochs < 1:
         raise ValueError(f"fine-tuning needs at least one epoch, got {epochs}")
     if lr is not None and not 0 < lr < math.inf:

@@ -12,7 +12,7 @@ from antipode.evaluation.nearest import held_out, nearest, one_each
 from antipode.evaluation.score import Result
 from antipode.evaluation.svm import lowshot_svm, svm_voc07
 from antipode.evaluation.task import Protocol, Task, is_unlabelled
-from antipode.names import unknown
+from antipode.names import check_name
 from antipode.papers import collect
 
 
@@ -98,8 +98,7 @@ def protocols() -> Mapping[str, Protocol]:
 
 def known(name: str) -> Protocol:
     """Return a protocol by name. Raises ValueError for an unknown name."""
-    if name not in protocols():
-        raise unknown("protocol", name, protocols())
+    check_name("protocol", name, protocols())
     return protocols()[name]
 
 

@@ -27,6 +27,7 @@ from antipode.nets.weight_file import about as about_file
 from antipode.nets.weights import bare, fit, reopened, tensors
 from antipode.paths import absolute
 from antipode.runs.transform import Transform
+from antipode.types import check_kind
 from antipode.wording import option
 
 MODEL = "model.json"
@@ -230,6 +231,7 @@ def load_classifier(folder: str | Path, into: nn.Module | None = None) -> Classi
         folder: the folder that `finetune` has written.
         into: for a classifier on your own module, a module of that kind for the weights.
     """
+    check_kind(nn.Module | None, into=into)
     folder = absolute(folder)
     _check_folder(folder)
     content = json_text.read(folder / MODEL)

@@ -13,7 +13,13 @@ from torch import Tensor
 from antipode.data.loader import in_order
 from antipode.data.progress import bar
 from antipode.data.sources.catalog import Given, load
-from antipode.data.sources.source import Decoded, Source, folder_prefix
+from antipode.data.sources.source import (
+    Decoded,
+    Source,
+    folder_prefix,
+    leaving_out,
+    left_out,
+)
 from antipode.devices import pick_device
 from antipode.files import atomic_write
 from antipode.finetuning.model import Classifier, load_classifier
@@ -32,11 +38,13 @@ class Predictions(NamedTuple):
         names: the names of the images.
         classes: the names of the classes.
         probabilities: the probability of each class for each image, float32 (N,C).
+        left_out: the number of images that could not be read.
     """
 
     names: list[str]
     classes: list[str]
     probabilities: Tensor
+    left_out: int = 0
 
     @property
     def predicted(self) -> list[str]:
@@ -74,10 +82,11 @@ def predict(
         check(file)
     where = pick_device(device)
     given = model if isinstance(model, Classifier) else load_classifier(model)
-    splits = fitting(str(given.path), given.backbone, load(data))
+    # subfolders need not be classes, and so no warning is given if they cannot be
+    splits = fitting(str(given.path), given.backbone, load(data, labels="none"))
     net = copy.deepcopy(given).to(where).eval()  # the caller's model stays on its device
     sources = {"train": splits.train, "test": splits.test}
-    present = {part: source for part, source in sources.items() if source is not None}
+    present = {part: leaving_out(one) for part, one in sources.items() if one is not None}
     rows = torch.cat([_probabilities(net, source, where) for source in present.values()])
     result = _readable(present, net.classes, rows)
     if file is not None:
@@ -117,7 +126,8 @@ def _readable(sources: Mapping[str, Source], classes: list[str], rows: Tensor) -
     if all(isinstance(source, Decoded) for source in sources.values()):
         order.sort(key=names.__getitem__)
     texts = [names[at].encode("utf-8", "backslashreplace").decode() for at in order]
-    return Predictions(texts, classes, rows[torch.tensor(order, dtype=torch.int64)])
+    lost = sum(map(left_out, sources.values()))
+    return Predictions(texts, classes, rows[torch.tensor(order, dtype=torch.int64)], lost)
 
 
 # Files

@@ -16,18 +16,20 @@ from antipode.data.sources.label_folders import unlike_classes
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
 from antipode.evaluation.classifier import decoding
-from antipode.evaluation.evaluate import check_seed, task_for
+from antipode.evaluation.evaluate import task_for
 from antipode.evaluation.finetune import chosen, graded_result
 from antipode.evaluation.linear import one_label
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Task, is_unlabelled
 from antipode.evaluation.tuning import Tuned, Tuning, tune
 from antipode.finetuning.model import Classifier, Network, check_out, load_classifier, write
+from antipode.limits import check_seed
 from antipode.names import printable
 from antipode.nets.weight_file import Normal
 from antipode.paths import absolute
 from antipode.runs.images import channels_of
 from antipode.runs.run import Run, Runs, opened
+from antipode.types import check_kind
 from antipode.wording import counted, option
 
 LISTED = 6  # classes that the first line names
@@ -73,7 +75,8 @@ def finetune(
         backbone: for a run that trained your own module, a module of that kind for the weights.
         quiet: whether to print nothing.
     """
-    check_seed(seed)
+    seed = check_seed(seed)
+    check_kind(bool, freeze=freeze, balanced=balanced, flip=flip, overwrite=overwrite, quiet=quiet)
     data = from_path(data)
     out = absolute(out)
     check_out(out, overwrite)
@@ -89,9 +92,9 @@ def finetune(
         epochs=epochs,
         lr=lr,
         batch=batch,
-        freeze=freeze,
-        balanced=balanced,
-        flip=flip,
+        freeze=bool(freeze),
+        balanced=bool(balanced),
+        flip=bool(flip),
         scratch=scratch,
     )
     if not quiet:

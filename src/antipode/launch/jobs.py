@@ -52,6 +52,8 @@ def job_table(folder: str | Path) -> list[dict[str, Any]]:
     """
     place = absolute(folder)
     folders = list(run_folders(place))
+    if not folders and not place.exists():
+        raise FileNotFoundError(f"there is no folder {place}")
     if not folders:
         raise FileNotFoundError(
             f"{place} holds no run and no job: give the folder of a sweep, of a reproduction or of "

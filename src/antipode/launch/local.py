@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from numbers import Integral
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from antipode.exits import failure, terminable
 from antipode.launch.memory import Room, most_at_once
 from antipode.launch.mps import part_of_gpu, shared_gpu
 from antipode.launch.task import Board, Task
+from antipode.names import brief
 
 MOST = 64  # tasks at once
 LONGEST = 4000  # characters of the sentence of an error
@@ -82,11 +84,13 @@ def check_at_once(at_once: int | str) -> int:
     if at_once == "auto":
         return 0
     try:
-        number = int(at_once)
+        number = int(at_once) if isinstance(at_once, str | Integral) else 0
     except ValueError:
         number = 0
     if not 1 <= number <= MOST:
-        raise ValueError(f"the number of runs at once must be 1 to {MOST} or auto, got {at_once!r}")
+        raise ValueError(
+            f"the number of runs at once must be 1 to {MOST} or auto, got {brief(at_once)}"
+        )
     return number
 
 

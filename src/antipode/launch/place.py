@@ -80,6 +80,8 @@ def place(on: str | Place | None) -> Place:
         return Place("slurm")
     if on == "ray":
         return Place("ray")
+    if not isinstance(on, str):
+        raise unknown("place", on, KINDS)
     if re.fullmatch(r"ray://[^\s/:]+:\d+", on):
         return Place("ray", on)
     if on.startswith("ray://"):
@@ -97,6 +99,10 @@ def resources(asked: Asked) -> Resources:
     """
     if isinstance(asked, Resources):
         return asked
+    if not isinstance(asked, str | Mapping | None):
+        raise ValueError(
+            f"{option('resources')} must be key=value,... or a mapping, not {brief(asked)}"
+        )
     pairs = _pairs(asked) if isinstance(asked, str) else dict(asked or {})
     values = {}
     for key, value in pairs.items():

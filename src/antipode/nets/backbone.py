@@ -12,9 +12,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from antipode.limits import check_limit
 from antipode.names import unknown
 from antipode.nets import timm_net
 from antipode.nets.blocks import BasicBlock, Bottleneck, last_norms
+from antipode.types import check_kind
 
 Stem = Literal["imagenet", "half", "small"]
 
@@ -72,10 +74,12 @@ class ResNet(nn.Module):
 
     def __init__(self, shape: Shape, *, stem: Stem = "imagenet", channels: int = 3) -> None:
         super().__init__()
-        if stem not in STEMS:
+        if not isinstance(stem, str) or stem not in STEMS:
             raise ValueError(f"the stem must be one of {', '.join(STEMS)}, got {stem!r}")
+        check_kind(int, channels=channels)
         if channels < 1:
             raise ValueError(f"images need at least one channel, got {channels}")
+        check_limit("channels", "channels", channels)
         first = shape.width
         self.stem: Stem = stem
         kernel, stride, padding, pool = STEMS[stem]

@@ -28,7 +28,7 @@ from torch import nn
 
 from antipode.core.learner import Learner
 from antipode.limits import LIMITS, check_limit
-from antipode.names import did_you_mean, unknown
+from antipode.names import check_name, did_you_mean
 from antipode.nets.backbone import Stem
 from antipode.nets.backbone import backbone as make_backbone
 from antipode.recipe.layer import Layer, RecipeContext
@@ -91,8 +91,7 @@ def methods() -> Mapping[str, Method]:
 
 def method(name: str) -> Method:
     """Return a method by name."""
-    if name not in methods():
-        raise unknown("method", name, methods())
+    check_name("method", name, methods())
     return methods()[name]
 
 

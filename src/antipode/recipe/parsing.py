@@ -4,7 +4,7 @@ Users write texts `section.key=value`, nested JSON files, and texts where number
 """
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -30,6 +30,10 @@ def settings(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     if isinstance(overrides, str):
         raise ValueError(
             f"overrides must be a list of section.key=value, not the single text {brief(overrides)}"
+        )
+    if not isinstance(overrides, Iterable):
+        raise ValueError(
+            f"overrides must be a mapping or a list of section.key=value, not {brief(overrides)}"
         )
     values: dict[str, Any] = {}
     for text in overrides:

@@ -15,9 +15,8 @@ from antipode.reporting import provenance, seed_groups
 from antipode.reporting.pictures import Album
 from antipode.reporting.seed_groups import Column, Group, Main
 from antipode.reporting.summary import command_path, epochs_done, training_seconds
-from antipode.runs.log import Log
 from antipode.runs.run import Run
-from antipode.wording import capital
+from antipode.wording import capital, final_loss
 
 
 def title(runs: Sequence[Run]) -> str:
@@ -190,14 +189,13 @@ def _settings(runs: Sequence[Run], about: str) -> str:
     if len(runs) > 1 or not runs[0].values:
         return f'<p class="what">{_safe(about)}</p>'
     run = runs[0]
-    # AdCo minimises a difference that has no meaning by itself, so its contrastive term is shown
-    last = _last(run.log)
+    final = run.log.final_loss()
     speeds = run.log.column("images_per_second")
     speeds = speeds[speeds > 0]
     facts = {
         "Network": str(run.value("backbone.name")),
         "Epochs": f"{epochs_done(run)} of {run.value('train.epochs')}",
-        "Last loss": "-" if last is None else f"{last:.3f}",
+        "Final loss": "-" if final is None else final_loss(*final),
         "Images per second": f"{np.median(speeds):,.0f}" if len(speeds) else "-",
         "Training time": _time(training_seconds(run)),
         "Device": str(run.environment.get("device", "-")),
@@ -209,13 +207,6 @@ def _settings(runs: Sequence[Run], about: str) -> str:
         '<details class="about"><summary>How it was trained</summary>'
         f'<p class="what">{_safe(about)}</p><dl class="facts">{items}</dl></details>'
     )
-
-
-def _last(log: Log) -> float | None:
-    """Return the last contrastive term or, on lines without it, loss."""
-    found = [log.series[name] for name in ("contrast", "loss") if name in log.series]
-    latest = max(found, key=lambda part: part.lines[-1], default=None)  # of two, the first one
-    return None if latest is None else float(latest.values[-1])
 
 
 def _time(seconds: float | None) -> str:

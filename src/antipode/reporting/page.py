@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from antipode.early import no_run
 from antipode.files import atomic_write, check_folder, finite
 from antipode.json_text import number
 from antipode.names import printable
@@ -58,7 +59,7 @@ def write(runs: Sequence[Run], out: Path | None = None, *, images: bool = True) 
         if not any((run.path / name).exists() for name in ("recipe.json", "scores.json"))
     ]
     if not runs or absent:
-        raise FileNotFoundError(f"there is no run in {absent[0] if absent else 'an empty list'}")
+        raise FileNotFoundError(no_run(absent[0]) if absent else "there is no run in an empty list")
     file = out or runs[0].path / "report.html"
     if file.is_dir():
         raise ValueError(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 
-from antipode.names import unknown
+from antipode.names import check_name
 from antipode.papers import collect
 from antipode.reproduction.item import Item
 
@@ -16,6 +16,5 @@ def items() -> Mapping[str, Item]:
 
 def item(name: str) -> Item:
     """Return an item by name. Raises ValueError for an unknown name."""
-    if name not in items():
-        raise unknown("item", name, items())
+    check_name("item", name, items())
     return items()[name]

@@ -19,7 +19,7 @@ from antipode.launch.place import Place as Where
 from antipode.launch.place import place as placed
 from antipode.launch.place import resources as wanted
 from antipode.launch.task import Task
-from antipode.paths import absolute
+from antipode.paths import absolute, absolute_or_none
 from antipode.reproduction import picture, present
 from antipode.reproduction.collect import collect
 from antipode.reproduction.intervals import over_seeds
@@ -35,6 +35,7 @@ from antipode.reproduction.ready import (
 from antipode.runs.environment import environment
 from antipode.runs.run import Run
 from antipode.training.pretrain import pretrain_recipe
+from antipode.types import check_kind
 
 HERE = Where()
 NOTHING = Resources()
@@ -99,6 +100,8 @@ def reproduce(
         resources: what each run gets on a cluster, as a text such as "gpus=1,hours=4" or a mapping.
     """
     check_single_process()
+    check_kind(bool, quiet=quiet)
+    check_kind(str | Path | None, root=root)
     place = placed(on)
     asked = wanted(resources)
     dispatch.check(place, asked, at_once)
@@ -130,7 +133,7 @@ def plan_item(
 
 def output_folder(out: str | Path | None, scale: str) -> Path:
     """Return the folder of an item's files, by default repro/SCALE."""
-    return absolute(out if out else Path("repro") / scale)
+    return absolute_or_none(out) or absolute(Path("repro", scale))
 
 
 def perform(

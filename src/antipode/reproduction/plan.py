@@ -23,6 +23,7 @@ from antipode.recipe.recipe import Recipe
 from antipode.recipe.resolve import resolve
 from antipode.reproduction import catalog
 from antipode.reproduction.item import SCALES, Item, Scale, Trial
+from antipode.types import check_kind
 
 # Keys that change neither the weights nor the records of a run. Recipes that differ only in these
 # share one run.
@@ -156,6 +157,7 @@ def make_plan(
     item = catalog.item(name)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
+    check_kind(int | None, seeds=seeds)
     if seeds is not None and seeds < 1:
         raise ValueError(f"an item needs at least one seed, got {seeds}")
     if seeds is not None and seeds > MOST_SEEDS:

@@ -16,7 +16,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from antipode.files import atomic_write
-from antipode.names import printable, unknown
+from antipode.names import check_name, printable
 from antipode.nets import timm_net
 from antipode.nets.backbone import RESNETS, STEMS, Stem, Wrapped
 from antipode.nets.weight_file import About, Normal, check_finite, packed
@@ -136,8 +136,7 @@ def export(
         normal: the normalisation of its pixels, if known.
         policy: the view policy that it was trained with, if known.
     """
-    if format not in FORMATS:
-        raise unknown("format", format.lower(), FORMATS, 0.4)
+    check_name("format", format, FORMATS, 0.4)
     suffixes = FORMATS[format].suffixes
     others = {suffix for form in FORMATS.values() for suffix in form.suffixes} - set(suffixes)
     # Detectron2 recognises its files by their suffix. The others accept any suffix, except one that

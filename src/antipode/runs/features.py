@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from antipode.data.sources.catalog import Given
-from antipode.data.sources.source import Decoded, Source
+from antipode.data.sources.source import Decoded, Source, leaving_out, left_out
 from antipode.data.sources.splits import Splits
 from antipode.data.views.views import Views
 from antipode.devices import pick_device
@@ -22,7 +22,7 @@ from antipode.evaluation.features import extract
 from antipode.files import atomic_write
 from antipode.runs.feature_table import import_arrow, read_table, write_table
 from antipode.runs.run import Run
-from antipode.types import Features
+from antipode.types import Embedded, Features
 
 SUFFIXES = (".npz", ".parquet")
 PIECE = 1 << 14  # rows that are copied at a time
@@ -49,7 +49,7 @@ def prepared(run: Run, splits: Splits) -> tuple[nn.Module, Views]:
 def parts_of(splits: Splits) -> dict[str, Source]:
     """Return the images to embed, by the name of their split."""
     sources = {"train": splits.train, "test": splits.test}
-    return {part: source for part, source in sources.items() if source is not None}
+    return {part: leaving_out(source) for part, source in sources.items() if source is not None}
 
 
 def collected(
@@ -62,7 +62,8 @@ def collected(
     """
     present = parts_of(splits)
     parts = {part: _readable(compute(part, source), source) for part, source in present.items()}
-    features = _joined(list(parts.values()))
+    features = Embedded(*_joined(list(parts.values())))
+    features.left_out = sum(map(left_out, present.values()))
     if out is not None:
         split = [part for part, rows in parts.items() for _ in rows.x]
         if out.suffix == ".npz":

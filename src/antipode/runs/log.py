@@ -59,6 +59,17 @@ class Log:
             values[lines] = found
         return values
 
+    def final_loss(self) -> tuple[float, int] | None:
+        """Return the mean loss of the last tenth of the lines that have one, and their number.
+
+        AdCo minimises a difference that has no meaning by itself, so its contrastive term counts.
+        """
+        losses, terms = self.column("loss"), self.column("contrast")
+        found = np.where(np.isnan(terms), losses, terms)
+        found = found[~np.isnan(found)]
+        count = max(1, len(found) // 10)
+        return (float(found[-count:].mean()), count) if len(found) else None
+
 
 def read_log(blocks: Iterable[list[dict[str, Any]]]) -> Log:
     """Return the log whose rows these blocks hold."""

@@ -1,7 +1,7 @@
 """A run, opened once. Recipe, metrics, scores, networks and data are loaded when needed."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ from antipode.data.views.views import Views
 from antipode.data.views.views import views as make_views
 from antipode.early import not_finished
 from antipode.json_text import number
+from antipode.names import brief
 from antipode.nets.backbone import Stem
 from antipode.nets.weight_file import About, Normal, about, read
 from antipode.nets.weights import bare, fit, reopened
@@ -33,6 +34,7 @@ from antipode.runs.network import Network, parsed
 from antipode.runs.own_images import OwnImages
 from antipode.runs.transform import Transform
 from antipode.training import checkpoint
+from antipode.types import check_kind
 
 
 class Run:
@@ -417,8 +419,14 @@ def opened(
         seed: the seed of untrained weights.
         module: a module for the weights of a run that trained your own module.
     """
+    check_kind(nn.Module | None, backbone=module)
     if isinstance(run, Run):
         return run if module is None else Run(run.path, module, run.data, run.network)
+    if not isinstance(run, str | Path):
+        raise ValueError(
+            "a run must be its folder, a network such as random:resnet50, or what pretrain "
+            f"returned, not {brief(run)}"
+        )
     text = str(run)
     parts = parsed(text)
     if parts is None:
@@ -434,6 +442,8 @@ def opened(
 
 def listed(runs: "Sequence[Runs] | Runs") -> list[Run]:
     """Return one run or several as a list of open runs."""
+    if not isinstance(runs, str | Path | Run | Iterable):
+        raise ValueError(f"runs must be one run or a list of runs, not {brief(runs)}")
     several = [runs] if isinstance(runs, str | Path | Run) else list(runs)
     return [run if isinstance(run, Run) else Run(run) for run in several]
 

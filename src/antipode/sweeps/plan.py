@@ -17,6 +17,7 @@ from antipode.recipe.recipe import Recipe
 from antipode.recipe.request import requested
 from antipode.reproduction.plan import MOST_SEEDS, digest, work
 from antipode.sweeps.settings import combinations, varied
+from antipode.types import check_kind
 from antipode.wording import counted
 
 # the keys of a data set: splits with the same values are opened once
@@ -100,6 +101,7 @@ def make_plan(
     device: str = "auto",
 ) -> SweepPlan:
     """Return the plan of a sweep. All recipes are resolved, so wrong values are found here."""
+    check_kind(int, seeds=seeds)
     if not 1 <= seeds <= MOST_SEEDS:
         raise ValueError(f"a sweep takes 1 to {MOST_SEEDS:,} seeds per setting, got {seeds:,}")
     keys = varied(vary)

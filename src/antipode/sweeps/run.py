@@ -16,12 +16,14 @@ from antipode.launch.place import Asked
 from antipode.launch.place import place as placed
 from antipode.launch.place import resources as wanted
 from antipode.launch.task import Task
+from antipode.names import several
 from antipode.paths import absolute
 from antipode.runs.run import Run
 from antipode.sweeps.page import page
 from antipode.sweeps.plan import SweepRun, as_json, listing, make_plan
 from antipode.sweeps.table import CHOOSING, results
 from antipode.training.pretrain import pretrain_recipe
+from antipode.types import check_kind
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def sweep(
     """
     if dist.world() > 1:
         raise ValueError("a sweep needs a single process: start it without torchrun")
-    names = [protocols] if isinstance(protocols, str) else list(protocols or ())
+    check_kind(bool, quiet=quiet)
+    names = several("protocols", protocols) or []
     for name in names:
         known(name)
     place = placed(on)

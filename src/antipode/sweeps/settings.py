@@ -16,13 +16,17 @@ CLOSING = "]})"
 def varied(vary: Mapping[str, Iterable[Any]] | Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of each varied key, from a mapping or from texts `key=value,value,...`.
 
-    Raises ValueError for a key without values, for the same value twice, and for
-    `train.seed` and `train.device`.
+    Raises ValueError if there is no key, for a key without values, for the same value twice, and
+    for `train.seed` and `train.device`.
     """
     if isinstance(vary, Mapping):
         found = {str(key): _listed(key, values) for key, values in vary.items()}
+    elif isinstance(vary, str) or not isinstance(vary, Iterable):
+        raise ValueError(f"vary must be a mapping or a list of key=value,value, not {brief(vary)}")
     else:
         found = {key: _split(value) for key, value in settings(vary).items()}
+    if not found:
+        raise ValueError(f"a sweep needs {option('vary')}, the values of at least one key")
     for key, values in found.items():
         _check(key, values)
     return found

@@ -8,10 +8,11 @@ from torch import nn
 
 from antipode.data.sources.catalog import Given, from_path, python_name
 from antipode.data.sources.label_folders import Labels
-from antipode.paths import absolute
+from antipode.paths import absolute_or_none
 from antipode.recipe.request import Request, requested
 from antipode.training import pretrain as training
 from antipode.training.plan import Plan
+from antipode.types import check_kind
 
 
 def plan(
@@ -35,6 +36,7 @@ def plan(
     A few steps are timed with a network that is thrown away. Nothing is written. The arguments are
     those of `pretrain`.
     """
+    check_kind(bool, overwrite=overwrite)
     data = from_path(data)
     flags = {
         "train.epochs": epochs,
@@ -47,7 +49,7 @@ def plan(
     request = run_request(recipe, method, data, backbone, overrides, flags)
     module = backbone if isinstance(backbone, nn.Module) else None
     options = training.Options(overwrite=overwrite)
-    return training.plan(request, absolute(out) if out else None, data, module, options)
+    return training.plan(request, absolute_or_none(out), data, module, options)
 
 
 def run_request(

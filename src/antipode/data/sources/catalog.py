@@ -144,7 +144,7 @@ def unknown(name: str) -> str:
             f"there is no data set {name}, but {name} is a folder: write folder:{name}"
         )
     known = [*SETS, *(f"{prefix}:..." for prefix in PREFIXES)]
-    close = closest(name.lower(), known, 0.4)
+    close = closest(name.lower(), known)
     hint = f"; did you mean {close}?" if close else ""
     return printable(f"there is no data set {name}{hint} (known data sets: {', '.join(known)})")
 

@@ -113,6 +113,8 @@ class Decoded:
     skipped: tuple[Skip, ...] = ()  # images skipped when the data set was opened
     # name -> reason, of images that could not be read later
     failed: dict[str, str] = field(default_factory=dict)
+    # whether the caller leaves out images that could not be read later, as the warnings then say
+    leaves_out: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
@@ -163,9 +165,22 @@ class Decoded:
                 # The folder is part of the message, because Python shows equal warnings only once,
                 # and two splits may have files of the same name.
                 name = f"{folder_prefix(self.read)}{shortened(failure.name)}"
-                text = f"{name} {failure.reason}; in training the next image takes its place "
-                text += f"({count} so far)"
+                fate = "is left out" if self.leaves_out else "is replaced by the next image"
+                text = f"{name} {failure.reason} and {fate} ({count} so far)"
                 warnings.warn(printable(text), BrokenImages, stacklevel=3)
+
+
+def leaving_out(source: Source) -> Source:
+    """Return a source for a caller that leaves out the images that could not be read."""
+    return replace(source, leaves_out=True) if isinstance(source, Decoded) else source
+
+
+def left_out(source: Source) -> int:
+    """Return how many images were skipped when a source was opened, or could not be read later."""
+    skipped = len(getattr(source, "skipped", ()))
+    if not isinstance(source, Decoded) or not source.failed:
+        return skipped
+    return skipped + sum(name in source.failed for name in source.names)
 
 
 def warn_skipped(where: object, skipped: Sequence[Skip], count: int) -> None:

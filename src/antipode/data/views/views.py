@@ -18,8 +18,8 @@ from antipode.data.views.flat import crop_flat
 from antipode.data.views.operation import Blur, Centre, Crop
 from antipode.data.views.policy import View, policies
 from antipode.limits import LIMITS, check_limit
-from antipode.names import did_you_mean, unknown
-from antipode.types import fitted
+from antipode.names import brief, check_name, did_you_mean
+from antipode.types import check_kind, fitted
 
 
 def views(
@@ -40,9 +40,9 @@ def views(
         >>> [tuple(view.shape) for view in make(torch.zeros(4, 3, 32, 32, dtype=torch.uint8))]
         [(4, 3, 32, 32), (4, 3, 32, 32)]
     """
-    if name not in policies():
-        raise unknown("view policy", name, policies())
-    if not hasattr(size, "__index__") or size <= 0:
+    check_name("view policy", name, policies())
+    size = fitted("the size of views", size, int)
+    if size < 1:
         raise ValueError(f"the size of views must be a whole number of at least 1, not {size!r}")
     policy = policies()[name]
     parameters = inspect.signature(policy).parameters
@@ -148,6 +148,7 @@ class Views(nn.Module):
         device: torch.device | str | None = None,
     ) -> Tensor:
         """Draw uniform numbers (N,V,U) in [0,1) for n images."""
+        check_kind(torch.Generator | None, generator=generator)
         source = device if generator is None else generator.device
         return torch.rand(n, self.count, self.slots, generator=generator, device=source).to(device)
 
@@ -262,6 +263,8 @@ def _check_blur(view: View) -> None:
 
 
 def _check(images: Tensor) -> None:
+    if not isinstance(images, Tensor):
+        raise ValueError(f"views need a uint8 tensor (N,C,H,W), not {brief(images)}")
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise ValueError(
             "views need uint8 images of shape (N,C,H,W), "
