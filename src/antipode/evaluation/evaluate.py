@@ -23,6 +23,7 @@ from antipode.evaluation.untrained import untrained_backbone
 from antipode.names import printable
 from antipode.paths import absolute
 from antipode.runs.run import Run, Runs, opened
+from antipode.runs.folder import check_kind
 from antipode.wording import option
 
 
@@ -137,7 +138,7 @@ def _data_name(data: Given | None, chosen: Mapping[str, Protocol]) -> str | None
 
 
 def _check_folder(run: Run) -> None:
-    """Raise ValueError if the folder holds a run, or the scores of another network."""
+    """Raise ValueError if the folder holds anything but the scores of this network."""
     assert run.network is not None
     stored = run.folder.read_object("network.json")
     if run.folder.holds_run():
@@ -145,6 +146,7 @@ def _check_folder(run: Run) -> None:
             f"{run.path} holds a run, and {run.name} is another network: choose another "
             f"{option('out')}"
         )
+    check_kind(run.path, "recipe.json", "network.json")
     # Only untrained weights depend on a seed.
     other_seed = run.network.kind == "random" and stored.get("seed", run.seed) != run.seed
     if stored.get("network", run.name) != run.name or other_seed:

@@ -33,6 +33,7 @@ from antipode.reproduction.ready import (
     opened_network,
 )
 from antipode.runs.environment import environment
+from antipode.runs.folder import check_kind
 from antipode.runs.run import Run
 from antipode.training.pretrain import pretrain_recipe
 
@@ -129,8 +130,13 @@ def plan_item(
 
 
 def output_folder(out: str | Path | None, scale: str) -> Path:
-    """Return the folder of an item's files, by default repro/SCALE."""
-    return absolute(out if out else Path("repro") / scale)
+    """Return the folder of an item's files, by default repro/SCALE.
+
+    Raises ValueError if it holds a run or a classifier.
+    """
+    folder = absolute(out if out else Path("repro") / scale)
+    check_kind(folder, "sweep.json")
+    return folder
 
 
 def perform(

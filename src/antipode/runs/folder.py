@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from antipode import json_text
+from antipode.early import CLASSIFIER
 from antipode.files import atomic_write, finite, remove_leftovers
 from antipode.names import brief
 from antipode.paths import absolute
 from antipode.runs import lock
 from antipode.runs.lines import read_blocks
 from antipode.runs.own_file import check_own, open_own
+from antipode.wording import option
 
 WEIGHTS = "backbone.safetensors"
 PAGE = "report.html"
@@ -38,11 +40,28 @@ FILES = (
 FOLDERS = ("checkpoints", "tensorboard", "features")
 APPENDED = ("metrics.jsonl", ".adding")
 
+# what a folder holds, by the file that marks it
+KINDS = {
+    "recipe.json": "a run",
+    "network.json": "the scores of a network that no run trained",
+    CLASSIFIER: "a classifier",
+    "sweep.json": "a sweep",
+}
 # a record lock excludes other processes only, so this lock excludes other threads
 ADDING = threading.Lock()
 
 
 class RunFolder:
+def check_kind(path: Path, *own: str) -> None:
+    """Raise ValueError if a folder holds results of another kind than `own`, keys of `KINDS`.
+
+    Several kinds write scores.json or report.html, so they would replace each other's files.
+    """
+    found = [file for file in KINDS if (path / file).exists()]
+    if found and not set(found) & set(own):
+        raise ValueError(f"{path} holds {KINDS[found[0]]}: choose another {option('out')}")
+
+
     """The folder of one run.
 
     It holds recipe.json, env.json, metrics.jsonl, checkpoints/ and backbone.safetensors.

@@ -16,6 +16,7 @@ from antipode.recipe.parsing import flatten, settings
 from antipode.recipe.recipe import Recipe
 from antipode.recipe.request import requested
 from antipode.reproduction.plan import MOST_SEEDS, digest, work
+from antipode.runs.folder import check_kind
 from antipode.sweeps.settings import combinations, varied
 from antipode.wording import counted
 
@@ -102,6 +103,7 @@ def make_plan(
     """Return the plan of a sweep. All recipes are resolved, so wrong values are found here."""
     if not 1 <= seeds <= MOST_SEEDS:
         raise ValueError(f"a sweep takes 1 to {MOST_SEEDS:,} seeds per setting, got {seeds:,}")
+    check_kind(out, "sweep.json")
     keys = varied(vary)
     fixed = settings(overrides)
     if twice := sorted(keys.keys() & fixed.keys()):

@@ -17,7 +17,7 @@ from antipode.paths import absolute
 from antipode.recipe.opening import open_data, open_recipe
 from antipode.recipe.recipe import Recipe, difference
 from antipode.recipe.request import Request
-from antipode.runs.folder import RunFolder
+from antipode.runs.folder import RunFolder, check_kind
 from antipode.runs.images import fitting
 from antipode.runs.run import Run
 from antipode.training.knn_monitor import knn_monitor
@@ -92,7 +92,8 @@ def _steps_done(folder: RunFolder, steps: int) -> int:
 def run_folder(request: Request, out: Path | None) -> RunFolder:
     """Return the run folder, by default runs/DATA.METHOD.
 
-    Raises ValueError if it is a file, or the folder of the images, where nothing may be written.
+    Raises ValueError if it is a file, the folder of the images, where nothing may be written, or
+    the folder of a classifier or a sweep.
     """
     name = f"{request.data.replace('/', '-').replace(':', '-')}.{request.method}"
     folder = RunFolder(out or Path("runs") / name)
@@ -112,6 +113,7 @@ def _prepared(
     request: Request,
     folder: RunFolder,
     data: Given | None,
+    check_kind(folder.path, "recipe.json", "network.json")
     module: nn.Module | None,
     options: Options,
 ) -> tuple[Recipe, Splits]:
