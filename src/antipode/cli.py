@@ -179,8 +179,9 @@ def pretrain(
     }
     antipode.place(on)  # raises for an unknown one, also with --plan
     if plan:
-        command = antipode.ranked(antipode.plain_command("pretrain", recipe, arguments), resources)
-        planned = antipode.plan(recipe, **arguments)
+        flags = arguments | {"report": report, "no-resume": not resume}
+        command = antipode.ranked(antipode.plain_command("pretrain", recipe, flags), resources)
+        planned = antipode.plan(recipe, **arguments, resume=resume)
         content = {**planned.json(), "command": command}
         say(content, "\n".join([*planned.lines(), f"Command: {command}"]), as_json)
         return
@@ -502,10 +503,17 @@ def reproduce(
 
     The exit status is 1 if a claim of the paper does not hold, or if a run is missing.
     """
-    antipode.place(on)
     if plan:
         content, lines = antipode.plan_item(
-            item, scale, out, seeds=seeds, root=root, device=device, resources=resources
+            item,
+            scale,
+            out,
+            seeds=seeds,
+            root=root,
+            device=device,
+            at_once=at_once,
+            on=on,
+            resources=resources,
         )
         say(content, "\n".join(lines), as_json)
         return
@@ -557,10 +565,17 @@ def sweep(
     """
     early.check_protocols(protocol)
     given = set_ or []
-    antipode.place(on)
     if plan:
         content, lines = antipode.plan_sweep(
-            recipe, vary, out, seeds=seeds, overrides=given, device=device, resources=resources
+            recipe,
+            vary,
+            out,
+            seeds=seeds,
+            overrides=given,
+            device=device,
+            at_once=at_once,
+            on=on,
+            resources=resources,
         )
         say(content, "\n".join(lines), as_json)
         return

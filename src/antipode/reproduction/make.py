@@ -119,12 +119,20 @@ def reproduce(
 
 
 def plan_item(
-    item: str, scale: str, out: str | Path | None, *, resources: Asked = None, **options: Any
+    item: str,
+    scale: str,
+    out: str | Path | None,
+    *,
+    at_once: int | str = 1,
+    on: str = "local",
+    resources: Asked = None,
+    **options: Any,
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the runs of an item with their states and commands, and the cost, as JSON and lines.
 
     With `resources`, the commands start as many processes as they ask for.
     """
+    dispatch.check_at_once(placed(on), at_once)
     plan = make_plan(item, scale, output_folder(out, scale), **options)
     return as_json(plan, resources), listing(plan, resources)
 

@@ -27,6 +27,7 @@ def plan(
     device: str | None = None,
     precision: str | None = None,
     labels: Labels | None = None,
+    resume: bool = True,
     overwrite: bool = False,
     overrides: Mapping[str, Any] | Sequence[str] = (),
 ) -> Plan:
@@ -46,7 +47,7 @@ def plan(
     }
     request = run_request(recipe, method, data, backbone, overrides, flags)
     module = backbone if isinstance(backbone, nn.Module) else None
-    options = training.Options(overwrite=overwrite)
+    options = training.Options(resume, overwrite)
     return training.plan(request, absolute(out) if out else None, data, module, options)
 
 

@@ -20,6 +20,7 @@ from antipode.recipe.request import Request
 from antipode.runs.folder import RunFolder, check_kind
 from antipode.runs.images import fitting
 from antipode.runs.run import Run
+from antipode.training import checkpoint
 from antipode.training.knn_monitor import knn_monitor
 from antipode.training.loop import train
 from antipode.training.plan import Plan, describe, measured
@@ -83,10 +84,16 @@ def plan(
 
 
 def _steps_done(folder: RunFolder, steps: int) -> int:
-    """Return how many of its steps a run has taken, to the last line of its log."""
+    """Return how many of its steps a run has taken: to the checkpoint that it resumes from.
+
+    A folder without numbered checkpoints, which only has last.pt, is judged by the end of its log.
+    """
     if folder.has_ended():
         return steps
-    return max((min(int(row["step"]), steps - 1) for row in folder.rows()), default=0)
+    saved = checkpoint.saved_steps(folder)
+    if saved is None:
+        saved = max((int(row["step"]) for row in folder.rows()), default=0)
+    return min(saved, steps - 1)
 
 
 def run_folder(request: Request, out: Path | None) -> RunFolder:
@@ -106,6 +113,7 @@ def run_folder(request: Request, out: Path | None) -> RunFolder:
     for place in (folder.path, *folder.path.parents):
         if place.is_file():
             raise ValueError(f"{place} is a file, but a folder is needed")
+    check_kind(folder.path, "recipe.json", "network.json")
     return folder
 
 
@@ -113,7 +121,6 @@ def _prepared(
     request: Request,
     folder: RunFolder,
     data: Given | None,
-    check_kind(folder.path, "recipe.json", "network.json")
     module: nn.Module | None,
     options: Options,
 ) -> tuple[Recipe, Splits]:
