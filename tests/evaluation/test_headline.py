@@ -115,7 +115,7 @@ def test_each_finding_has_its_number_and_tells_good_from_bad():
 
 def test_the_condition_of_a_run_is_that_of_its_last_health_check(tmp_path):
     log = [*rows(20), {"step": 20, "epoch": 2, "loss": 1.0, "spread": 0.03, "rank": 1.2}]
-    found = condition(Run(run(tmp_path / "r", log=log, trained=False)), {})
+    found = condition(Run(run(tmp_path / "r", log=log)), {})
     assert found.of == HEAD and [one.value for one in found.findings][:2] == [0.03, 1.2]
     assert [one.good for one in found.findings][:2] == [False, False]
 
@@ -131,7 +131,7 @@ def test_without_a_log_the_score_of_alignment_tells_of_the_backbone(tmp_path):
 
 
 def test_evaluate_prints_the_verdict_and_the_condition(tmp_path):
-    path = run(tmp_path / "r", trained=False)
+    path = run(tmp_path / "r")
     scores = {"knn": Score(60.0, "% top-1", "knn", low=55.0, high=65.0, chance=10.0, n=100)}
     lines = judgement(path, scores)
     assert lines[0].startswith("verdict (better than chance): kNN names the class of 60.0 %")

@@ -27,6 +27,7 @@ from antipode.wording import option
 
 WEIGHTS = "backbone.safetensors"
 PAGE = "report.html"
+COMPARISON = "comparison.html"  # of this run with others
 FILES = (
     "recipe.json",
     "env.json",
@@ -39,7 +40,6 @@ FILES = (
 )
 FOLDERS = ("checkpoints", "tensorboard", "features")
 APPENDED = ("metrics.jsonl", ".adding")
-
 # what a folder holds, by the file that marks it
 KINDS = {
     "recipe.json": "a run",
@@ -47,11 +47,11 @@ KINDS = {
     CLASSIFIER: "a classifier",
     "sweep.json": "a sweep",
 }
+
 # a record lock excludes other processes only, so this lock excludes other threads
 ADDING = threading.Lock()
 
 
-class RunFolder:
 def check_kind(path: Path, *own: str) -> None:
     """Raise ValueError if a folder holds results of another kind than `own`, keys of `KINDS`.
 
@@ -62,6 +62,7 @@ def check_kind(path: Path, *own: str) -> None:
         raise ValueError(f"{path} holds {KINDS[found[0]]}: choose another {option('out')}")
 
 
+class RunFolder:
     """The folder of one run.
 
     It holds recipe.json, env.json, metrics.jsonl, checkpoints/ and backbone.safetensors.
@@ -110,7 +111,7 @@ def check_kind(path: Path, *own: str) -> None:
             time.sleep(0.1)
         self.lock = acquired
         # only a process that was killed while it wrote a file leaves such files
-        remove_leftovers(self.path, (*FILES, WEIGHTS, PAGE))
+        remove_leftovers(self.path, (*FILES, WEIGHTS, PAGE, COMPARISON))
         for name in FOLDERS:
             remove_leftovers(self.path / name)
         (self.checkpoints / ".last.tmp").unlink(missing_ok=True)
