@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -694,7 +695,7 @@ def main(arguments: list[str] | None = None) -> None:
     and exits with status 130.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    warnings.showwarning = safe_warning
+    warnings.showwarning = new_warnings()
     try:
         with terminable(), command_line():
             status = app(args=repeated(words), prog_name="antipode", standalone_mode=False)
@@ -722,9 +723,21 @@ def located(error: BaseException, words: list[str]) -> BaseException:
     return error
 
 
-def safe_warning(message: Any, category: Any, *where: Any, **options: Any) -> None:
-    """Print a warning in one line without control characters, since it may name files."""
-    warn(printable(" ".join(str(message).split())), category, *where, **options)
+def new_warnings() -> Callable[..., None]:
+    """Return a function that prints each warning once, in one line.
+
+    Several parts of a command may open the same data set, which warns each time. Control characters
+    are escaped, since a warning may name files.
+    """
+    printed: set[str] = set()
+
+    def print_new(message: Any, category: Any, *where: Any, **options: Any) -> None:
+        text = printable(" ".join(str(message).split()))
+        if text not in printed:
+            printed.add(text)
+            warn(text, category, *where, **options)
+
+    return print_new
 
 
 REPEATABLE = ("--protocol", "--what", "--set")

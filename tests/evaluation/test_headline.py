@@ -67,6 +67,7 @@ def test_the_verdict_of_retrieval_is_a_sentence_with_interval_untrained_and_chan
         (50, 60, 55, 10, "no better than untrained", False),
         (50, 60, 70, 10, "worse than untrained", False),
         (5, 15, 3, 10, "not better than chance", False),
+        (5, 15, 20, 10, "worse than untrained", False),
         (50, 60, None, 10, "better than chance", None),
         (None, None, 20, 10, "", None),
     ],
@@ -154,3 +155,32 @@ def test_the_command_prints_the_verdict_but_not_as_json(tmp_path, capsys):
             assert "verdict (the network is untrained): finds the other view" in out
             assert "; untrained" not in out
     assert math.isfinite(antipode.Run(tmp_path / "u").scores["retrieval"]["value"])
+
+
+@pytest.mark.parametrize(
+    ("data", "weights", "advice"),
+    [
+        ("folder:photos", None, ["more epochs", '"backbone.weights": "torchvision"']),
+        ("folder:photos", "torchvision", ["more epochs"]),
+        ("digits", None, ["more epochs"]),
+    ],
+)
+def test_a_bad_verdict_says_what_may_help(tmp_path, data, weights, advice):
+    content = {"data": {"name": data}, "backbone": {"weights": weights}}
+    (tmp_path / "recipe.json").write_text(json.dumps(content))
+    bad = Score(protocol="knn", **score(30.0, low=28.0, high=32.0, more={"untrained": 50.0}))
+    lines = judgement(tmp_path, {"knn": bad})
+    assert lines[0].startswith("verdict (worse than untrained): ") and lines[1].startswith("next: ")
+    assert all(word in lines[1] for word in advice)
+    assert ("torchvision" in lines[1]) == (len(advice) == 2)
+    good = Score(protocol="knn", **score(60.0, low=58.0, high=62.0, more={"untrained": 50.0}))
+    assert not any(line.startswith("next") for line in judgement(tmp_path, {"knn": good}))
+
+
+def test_the_health_of_a_run_that_has_not_ended_is_that_of_a_step(tmp_path):
+    stopped = Run(run(tmp_path / "stopped", trained=False, log=rows(18)))
+    ended = Run(run(tmp_path / "ended", log=rows(18)))
+    assert condition(ended, {}).of == HEAD
+    assert condition(stopped, {}).of == (
+        "projection head at step 15 of a training that has not ended"
+    )

@@ -1,5 +1,6 @@
 """Score the backbone of a run by protocols, and add the scores to its folder."""
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +23,8 @@ from antipode.evaluation.task import Protocol, Task
 from antipode.evaluation.untrained import untrained_backbone
 from antipode.names import printable
 from antipode.paths import absolute
-from antipode.runs.run import Run, Runs, opened
 from antipode.runs.folder import check_kind
+from antipode.runs.run import Run, Runs, opened
 from antipode.wording import option
 
 
@@ -61,7 +62,12 @@ def evaluate(
     dist.setup(where.type)
     scoring = _Scoring(subject, data, where, subject.seed if seed is None else seed, compare)
     with dist.together("the scores that were computed before are stored"):
-        return scoring.run(chosen or scoring.usual())
+        scores = scoring.run(chosen or scoring.usual())
+    named = out is not None or isinstance(run, Run)
+    if subject.network is not None and not named and dist.first():
+        file = subject.path / "scores.json"
+        print(f"the scores are in {file}; {option('out')} names another folder", file=sys.stderr)
+    return scores
 
 
 def check_seed(seed: int) -> None:
@@ -140,13 +146,13 @@ def _data_name(data: Given | None, chosen: Mapping[str, Protocol]) -> str | None
 def _check_folder(run: Run) -> None:
     """Raise ValueError if the folder holds anything but the scores of this network."""
     assert run.network is not None
+    check_kind(run.path, "recipe.json", "network.json")
     stored = run.folder.read_object("network.json")
     if run.folder.holds_run():
         raise ValueError(
             f"{run.path} holds a run, and {run.name} is another network: choose another "
             f"{option('out')}"
         )
-    check_kind(run.path, "recipe.json", "network.json")
     # Only untrained weights depend on a seed.
     other_seed = run.network.kind == "random" and stored.get("seed", run.seed) != run.seed
     if stored.get("network", run.name) != run.name or other_seed:
