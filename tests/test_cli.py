@@ -785,3 +785,26 @@ def test_show_counts_images_of_ones_own_as_training_does(tmp_path):
     status, out, err = call("show --method mocov2 --data folder:nowhere --json")
     assert status == 0 and "there is no folder " in err and "nowhere" in err
     assert json.loads(out)["method.queue"]["value"] == 65536
+
+
+def test_a_warning_is_printed_once_in_a_command(tmp_path):
+    """Training, evaluation and report open the same folder, and each of them warns."""
+    noise = np.random.default_rng(0)
+    for at in range(24):
+        pixels = noise.integers(0, 256, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{at}.png")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    words = f"pretrain --data folder:{tmp_path} --method simclr --backbone resnet10-slim --batch 8"
+    command = f"{words} --epochs 1 --device cpu --report --out {tmp_path.parent / 'odd'}"
+    for _ in range(2):
+        status, _, err = call(command)
+        assert status == 0 and err.count("1 of 25 files of") == 1
+
+
+def test_scores_without_a_named_folder_say_where_they_go(elsewhere, tmp_path):
+    command = "evaluate random:resnet10-slim --data digits --device cpu --json"
+    _, _, err = call(command)
+    file = "runs/random-resnet10-slim/scores.json"
+    assert err.count(f"{file}; --out names another folder") == 1
+    _, _, err = call(f"{command} --out {tmp_path}/named")
+    assert "scores are in" not in err

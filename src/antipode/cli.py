@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -179,8 +180,9 @@ def pretrain(
     }
     antipode.place(on)  # raises for an unknown one, also with --plan
     if plan:
-        command = antipode.ranked(antipode.plain_command("pretrain", recipe, arguments), resources)
-        planned = antipode.plan(recipe, **arguments)
+        flags = arguments | {"report": report, "no-resume": not resume}
+        command = antipode.ranked(antipode.plain_command("pretrain", recipe, flags), resources)
+        planned = antipode.plan(recipe, **arguments, resume=resume)
         content = {**planned.json(), "command": command}
         say(content, "\n".join([*planned.lines(), f"Command: {command}"]), as_json)
         return
@@ -391,7 +393,11 @@ def report(
     runs: Annotated[list[str], RUNS],
     out: Annotated[
         Path | None,
-        _folder("HTML file to write; by default report.html in the first run folder", "FILE"),
+        _folder(
+            "HTML file to write; by default report.html, or comparison.html for several runs, in "
+            "the first run folder",
+            "FILE",
+        ),
     ] = None,
     images: Annotated[
         bool,
@@ -403,7 +409,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about one or several runs."""
     early.check_runs(runs)
-    replaced = (out or Path(runs[0]) / "report.html").exists()
+    replaced = out is not None and out.exists()
     file = antipode.report(runs, out, images=images)
     say({"report": str(file)}, f"{near(file)}{_mark(replaced and len(runs) > 1)}", as_json)
 
@@ -503,10 +509,17 @@ def reproduce(
 
     The exit status is 1 if a claim of the paper does not hold, or if a run is missing.
     """
-    antipode.place(on)
     if plan:
         content, lines = antipode.plan_item(
-            item, scale, out, seeds=seeds, root=root, device=device, resources=resources
+            item,
+            scale,
+            out,
+            seeds=seeds,
+            root=root,
+            device=device,
+            at_once=at_once,
+            on=on,
+            resources=resources,
         )
         say(content, "\n".join(lines), as_json)
         return
@@ -558,10 +571,17 @@ def sweep(
     """
     early.check_protocols(protocol)
     given = set_ or []
-    antipode.place(on)
     if plan:
         content, lines = antipode.plan_sweep(
-            recipe, vary, out, seeds=seeds, overrides=given, device=device, resources=resources
+            recipe,
+            vary,
+            out,
+            seeds=seeds,
+            overrides=given,
+            device=device,
+            at_once=at_once,
+            on=on,
+            resources=resources,
         )
         say(content, "\n".join(lines), as_json)
         return
@@ -676,7 +696,7 @@ def main(arguments: list[str] | None = None) -> None:
     and exits with status 130.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    warnings.showwarning = safe_warning
+    warnings.showwarning = new_warnings()
     try:
         with terminable(), command_line():
             status = app(args=repeated(words), prog_name="antipode", standalone_mode=False)
@@ -704,9 +724,21 @@ def located(error: BaseException, words: list[str]) -> BaseException:
     return error
 
 
-def safe_warning(message: Any, category: Any, *where: Any, **options: Any) -> None:
-    """Print a warning in one line without control characters, since it may name files."""
-    warn(printable(" ".join(str(message).split())), category, *where, **options)
+def new_warnings() -> Callable[..., None]:
+    """Return a function that prints each warning once, in one line.
+
+    Several parts of a command may open the same data set, which warns each time. Control characters
+    are escaped, since a warning may name files.
+    """
+    printed: set[str] = set()
+
+    def print_new(message: Any, category: Any, *where: Any, **options: Any) -> None:
+        text = printable(" ".join(str(message).split()))
+        if text not in printed:
+            printed.add(text)
+            warn(text, category, *where, **options)
+
+    return print_new
 
 
 REPEATABLE = ("--protocol", "--what", "--set")

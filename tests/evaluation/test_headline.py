@@ -67,6 +67,7 @@ def test_the_verdict_of_retrieval_is_a_sentence_with_interval_untrained_and_chan
         (50, 60, 55, 10, "no better than untrained", False),
         (50, 60, 70, 10, "worse than untrained", False),
         (5, 15, 3, 10, "not better than chance", False),
+        (5, 15, 20, 10, "worse than untrained", False),
         (50, 60, None, 10, "better than chance", None),
         (None, None, 20, 10, "", None),
     ],
@@ -115,7 +116,7 @@ def test_each_finding_has_its_number_and_tells_good_from_bad():
 
 def test_the_condition_of_a_run_is_that_of_its_last_health_check(tmp_path):
     log = [*rows(20), {"step": 20, "epoch": 2, "loss": 1.0, "spread": 0.03, "rank": 1.2}]
-    found = condition(Run(run(tmp_path / "r", log=log, trained=False)), {})
+    found = condition(Run(run(tmp_path / "r", log=log)), {})
     assert found.of == HEAD and [one.value for one in found.findings][:2] == [0.03, 1.2]
     assert [one.good for one in found.findings][:2] == [False, False]
 
@@ -131,7 +132,7 @@ def test_without_a_log_the_score_of_alignment_tells_of_the_backbone(tmp_path):
 
 
 def test_evaluate_prints_the_verdict_and_the_condition(tmp_path):
-    path = run(tmp_path / "r", trained=False)
+    path = run(tmp_path / "r")
     scores = {"knn": Score(60.0, "% top-1", "knn", low=55.0, high=65.0, chance=10.0, n=100)}
     lines = judgement(path, scores)
     assert lines[0].startswith("verdict (better than chance): kNN names the class of 60.0 %")
@@ -154,3 +155,32 @@ def test_the_command_prints_the_verdict_but_not_as_json(tmp_path, capsys):
             assert "verdict (the network is untrained): finds the other view" in out
             assert "; untrained" not in out
     assert math.isfinite(antipode.Run(tmp_path / "u").scores["retrieval"]["value"])
+
+
+@pytest.mark.parametrize(
+    ("data", "weights", "advice"),
+    [
+        ("folder:photos", None, ["more epochs", '"backbone.weights": "torchvision"']),
+        ("folder:photos", "torchvision", ["more epochs"]),
+        ("digits", None, ["more epochs"]),
+    ],
+)
+def test_a_bad_verdict_says_what_may_help(tmp_path, data, weights, advice):
+    content = {"data": {"name": data}, "backbone": {"weights": weights}}
+    (tmp_path / "recipe.json").write_text(json.dumps(content))
+    bad = Score(protocol="knn", **score(30.0, low=28.0, high=32.0, more={"untrained": 50.0}))
+    lines = judgement(tmp_path, {"knn": bad})
+    assert lines[0].startswith("verdict (worse than untrained): ") and lines[1].startswith("next: ")
+    assert all(word in lines[1] for word in advice)
+    assert ("torchvision" in lines[1]) == (len(advice) == 2)
+    good = Score(protocol="knn", **score(60.0, low=58.0, high=62.0, more={"untrained": 50.0}))
+    assert not any(line.startswith("next") for line in judgement(tmp_path, {"knn": good}))
+
+
+def test_the_health_of_a_run_that_has_not_ended_is_that_of_a_step(tmp_path):
+    stopped = Run(run(tmp_path / "stopped", trained=False, log=rows(18)))
+    ended = Run(run(tmp_path / "ended", log=rows(18)))
+    assert condition(ended, {}).of == HEAD
+    assert condition(stopped, {}).of == (
+        "projection head at step 15 of a training that has not ended"
+    )

@@ -211,6 +211,15 @@ def test_a_run_that_has_not_ended_says_so_and_shows_its_views(tmp_path):
     assert shown["status"] == "epoch 1 of 4"
 
 
+def test_a_run_that_has_not_ended_is_resumed_before_it_is_evaluated(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = run(tmp_path / "my runs" / "half", trained=False, log=rows(20))
+    text = written([path], tmp_path / "page.html").text
+    resume = "antipode pretrain 'my runs/half/recipe.json' --out 'my runs/half'"
+    assert text.count(resume) == 2 and "antipode evaluate" not in text
+    assert "at the end of training" not in text
+
+
 def test_a_run_of_a_data_set_of_ones_own_says_why_there_are_no_pictures(tmp_path):
     path = run(tmp_path / "own", data="python:Photographs", trained=False)
     assert (
@@ -307,6 +316,17 @@ def test_refusals_come_before_the_work(tmp_path, monkeypatch):
         antipode.report([path], out=tmp_path)
     with pytest.raises(FileNotFoundError, match="empty list"):
         antipode.report([])
+    with pytest.raises(ValueError, match=r"written to a \*.html or \*.htm file, not to 'x.pdf'"):
+        antipode.report([path], out=tmp_path / "x.pdf")
+
+
+def test_a_comparison_does_not_replace_the_report_of_its_first_run(tmp_path):
+    lab, photos = (run(tmp_path / name, trained=False) for name in ("lab", "photos"))
+    alone = antipode.report([lab, lab])
+    before = alone.read_bytes()
+    both = antipode.report([lab, photos])
+    assert (alone, both) == (lab / "report.html", lab / "comparison.html")
+    assert alone.read_bytes() == before and "2 runs compared" in both.read_text()
 
 
 def test_many_notes_of_one_kind_are_one_line_that_unfolds(tmp_path):

@@ -10,6 +10,7 @@ from antipode.reproduction import plan as items
 from antipode.reproduction.item import Grid, Item, Panel, Trial, score
 from antipode.sweeps import plan as sweeps
 from antipode.sweeps.plan import make_plan
+from tests.test_cli import call
 
 SMALL = {"train.epochs": 1, "train.batch": 128, "backbone.name": "resnet10-slim"}
 
@@ -85,3 +86,20 @@ def test_a_network_that_is_not_trained_has_no_command(tmp_path, monkeypatch):
     monkeypatch.setitem(catalog.items(), "x.table1", Item("t", "q?", "s", "t", (Panel(),), grids))
     (row,) = items.as_json(items.make_plan("x.table1", "smoke", tmp_path))["runs"]
     assert (row["command"], row["state"], row["finished"]) == (None, "not trained", True)
+
+
+@pytest.mark.parametrize(
+    "command", ["sweep shapes.dcl --vary method.tau=.1 --out {out}", "reproduce dcl.fig1"]
+)
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--at-once 0", "must be 1 to 64 or auto, got '0'"),
+        ("--at-once many", "must be 1 to 64 or auto, got 'many'"),
+        ("--at-once 2 --on slurm", "--at-once shares the device of this machine"),
+        ("--on sulrm", "there is no place 'sulrm'"),
+    ],
+)
+def test_a_plan_checks_how_many_runs_train_at_once(tmp_path, command, flags, sentence):
+    status, out, err = call(f"{command.format(out=tmp_path)} --plan {flags}")
+    assert (status, out) == (2, "") and sentence in err

@@ -20,6 +20,7 @@ from antipode.recipe import own_data
 from antipode.recipe.resolve import resolve
 from antipode.training import pace
 from antipode.training import plan as training_plan
+from antipode.training.build import build
 from antipode.training.plan import Plan, describe
 from tests.test_cli import call
 from tests.training.runs import small_splits
@@ -67,6 +68,68 @@ def test_the_plan_of_a_run_that_was_stopped_counts_only_what_is_left(dated, tmp_
     plan = antipode.plan(data=f"folder:{dated.parent / 'photos'}", out=stopped, epochs=1, **TINY)
     assert 0 < plan.done < plan.steps and plan.seconds > 0
     assert any("it resumes" in line for line in plan.lines())
+
+
+def test_a_plan_counts_the_steps_of_the_checkpoint_and_not_of_the_log(dated, tmp_path):
+    stopped = tmp_path / "run"
+    shutil.copytree(dated, stopped)
+    (stopped / "backbone.safetensors").unlink()
+    (stopped / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\n')
+    about = {"data": f"folder:{dated.parent / 'photos'}", "out": stopped, "epochs": 1, **TINY}
+    plan = antipode.plan(**about)
+    assert plan.steps == 2 and plan.done == 1
+    for file in (stopped / "checkpoints").glob("step-*"):
+        file.unlink()  # without a numbered checkpoint, the log is all that is known
+    assert antipode.plan(**about).done == 0
+
+
+def test_a_plan_has_every_flag_and_refuses_what_training_refuses(dated):
+    data = f"folder:{dated.parent / 'photos'}"
+    words = f"pretrain --data {data} --epochs 1 --method simclr --backbone resnet10-slim --batch 8"
+    command = f"{words} --device cpu --plan --no-resume --report --out"
+    status, out, _ = call(f"{command} {dated.parent / 'new'}")
+    assert status == 0 and out.rstrip().endswith(" --report --no-resume")
+    status, out, err = call(f"{command} {dated}")
+    assert (status, out) == (2, "") and "holds a run already: resume it with --resume" in err
+
+
+@pytest.mark.parametrize(("side", "tried"), [(256, 16), (8, 8)])
+def test_a_step_that_would_take_long_is_not_taken(tmp_path, monkeypatch, side, tried):
+    """The plan of views of 3000 px once said nothing for minutes, until its first step ended."""
+    sizes = []
+
+    def built(recipe, *others):
+        sizes.append(recipe.views.size)
+        return build(recipe, *others)
+
+    monkeypatch.setattr(training_plan, "build", built)
+    monkeypatch.setattr(training_plan, "SIDE", side)
+    monkeypatch.setattr(training_plan, "SLOW", 0.0)
+    monkeypatch.setattr(training_plan, "ENOUGH", 0.0)
+    monkeypatch.setattr(training_plan, "_seconds", None)
+    data = photos(tmp_path / "photos")
+    plan = antipode.plan(data=data, out=tmp_path / "run", epochs=2, **TINY)
+    assert sizes == [tried] and plan.memory_bytes is None and plan.step_seconds > 0
+    assert plan.seconds == pytest.approx(plan.step_seconds * plan.steps)
+    assert plan.images_per_second == pytest.approx(8 / plan.step_seconds)
+    assert "from a few images, because one step takes about " in plan.lines()[-1]
+
+
+def test_a_step_is_timed_on_as_many_images_as_are_needed(tmp_path, monkeypatch):
+    """A trial takes .1 s and .01 s more for each image: a step of 8 images in 6 passes, 1.1 s."""
+    counts = []
+
+    def trial(views, net, count, channels):
+        counts.append(count)
+        return 0.0, 0.1 + 0.01 * count
+
+    monkeypatch.setattr(training_plan, "_trial", trial)
+    about = {"data": photos(tmp_path / "photos"), "out": tmp_path / "run", "epochs": 2, **TINY}
+    for slow, expected in ((30.0, [1]), (1.5, [1, 2, 4, 8]), (1.0, [1, 2, 4, 8])):
+        monkeypatch.setattr(training_plan, "SLOW", slow)
+        counts.clear()
+        plan = antipode.plan(**about)
+        assert counts == expected and (plan.step_seconds is not None) == (slow == 1.0)
 
 
 def test_a_plan_refuses_a_folder_as_training_does(dated):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from antipode.json_text import number
 from antipode.measures import FLAT
+from antipode.runs.log import Log
 from antipode.runs.run import Run
 from antipode.training.health import ENOUGH, is_narrow
 
@@ -57,7 +58,8 @@ def condition(run: Run, scores: Mapping[str, Any]) -> Condition | None:
         sizes = [run.value(key) for key in ("train.batch", "method.dim")]
         width = run.value("method.dim")
         limit = min((int(size) for size in (*sizes, ENOUGH) if number(size)), default=1)
-        return Condition(HEAD, findings(logged, limit, int(width) if number(width) else None))
+        of = HEAD if run.finished else _head_so_far(run.log)
+        return Condition(of, findings(logged, limit, int(width) if number(width) else None))
     score = scores.get("alignment-uniformity")
     if not isinstance(score, Mapping) or not number(score.get("value")):
         return None
@@ -72,6 +74,13 @@ def condition(run: Run, scores: Mapping[str, Any]) -> Condition | None:
     count = int(score.get("n") or 0) or None
     limit = min((size for size in (dimensions, count) if size), default=1)
     return Condition(BACKBONE, findings(values, limit, dimensions))
+
+
+def _head_so_far(log: Log) -> str:
+    """Return which output the last health check of a run that has not ended has measured."""
+    step = log.column("step")[log.series["spread"].lines[-1]]
+    place = "the last health check" if math.isnan(step) else f"step {step:.0f}"
+    return f"projection head at {place} of a training that has not ended"
 
 
 def findings(values: Mapping[str, float], limit: int, width: int | None) -> list[Finding]:

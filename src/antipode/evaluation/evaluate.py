@@ -1,5 +1,6 @@
 """Score the backbone of a run by protocols, and add the scores to its folder."""
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from antipode.evaluation.task import Protocol, Task
 from antipode.evaluation.untrained import untrained_backbone
 from antipode.limits import check_seed
 from antipode.names import printable
+from antipode.runs.folder import check_results
 from antipode.runs.own_images import OtherImages
 from antipode.runs.run import Run, Runs, opened
 from antipode.wording import option
@@ -62,7 +64,12 @@ def evaluate(
     dist.setup(where.type)
     scoring = _Scoring(subject, data, where, subject.seed if seed is None else seed, compare)
     with dist.together("the scores that were computed before are stored"):
-        return scoring.run(chosen or scoring.usual())
+        scores = scoring.run(chosen or scoring.usual())
+    named = out is not None or isinstance(run, Run)
+    if subject.network is not None and not named and dist.first():
+        file = subject.path / "scores.json"
+        print(f"the scores are in {file}; {option('out')} names another folder", file=sys.stderr)
+    return scores
 
 
 def task_for(run: Run, data: "Given | Splits | None", device: torch.device, seed: int) -> Task:
@@ -126,8 +133,9 @@ def _data_name(data: Given | None, chosen: Mapping[str, Protocol]) -> str | None
 
 
 def _check_folder(run: Run) -> None:
-    """Raise ValueError if the folder holds a run, or the scores of another network."""
+    """Raise ValueError if the folder holds anything but the scores of this network."""
     assert run.network is not None
+    check_results(run.path, "recipe.json", "network.json")
     stored = run.folder.read_object("network.json")
     if run.folder.holds_run():
         raise ValueError(

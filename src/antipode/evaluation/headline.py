@@ -121,13 +121,15 @@ def _judged(
     """
     if low is None or high is None:
         return "", None
+    if untrained is not None and untrained > high:  # stronger news than chance
+        return "worse than untrained", False
     if chance is not None and low <= chance:
         return "not better than chance", False
     if untrained is None:
         return ("better than chance", None) if chance is not None else ("", None)
     if untrained < low:
         return "better than untrained", True
-    return ("worse than untrained" if untrained > high else "no better than untrained"), False
+    return "no better than untrained", False
 
 
 def _number(value: Any) -> float | None:

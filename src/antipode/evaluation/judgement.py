@@ -6,12 +6,16 @@ from pathlib import Path
 from antipode.evaluation.condition import condition
 from antipode.evaluation.headline import headline, verdict
 from antipode.evaluation.score import Score
-from antipode.runs.run import Runs, opened
+from antipode.runs.run import Run, Runs, opened
+from antipode.wording import overrides
+
+FEW_IMAGES = 2000  # docs/choose.md: with fewer, start from weights
 
 
 def judgement(run: Runs, scores: Mapping[str, Score], out: Path | None = None) -> list[str]:
     """Return lines of text: the verdict of the scores, and the condition of the embeddings.
 
+    After a bad verdict, a line says what may help.
     `run` and `out` are the arguments of `evaluate`.
     """
     name = headline(scores)
@@ -21,7 +25,21 @@ def judgement(run: Runs, scores: Mapping[str, Score], out: Path | None = None) -
     found = verdict(name, scores[name].json(), trained=not subject.is_untrained)
     word = f" ({found.word})" if found.word else ""
     lines = [f"verdict{word}: {found.sentence}"]
+    if found.good is False and subject.values:
+        lines.append(f"next: {_next_step(subject)}")
     health = condition(subject, subject.scores)
     if health is not None:
         lines += [f"{health.of}:", *(f"  {line}" for line in health.lines())]
     return lines
+
+
+def _next_step(run: Run) -> str:
+    """Return what may help a run whose verdict is bad."""
+    own = ":" in str(run.value("data.name"))
+    if run.value("backbone.weights") is not None or not own:
+        return "train for more epochs"
+    weights = overrides({"backbone.weights": "torchvision"})
+    return (
+        f"train for more epochs, or start from weights trained on ImageNet with {weights}, since "
+        f"pretraining from scratch learns little from fewer than {FEW_IMAGES:,} images"
+    )

@@ -45,12 +45,17 @@ def perform(
 
 def check(place: Place, resources: Resources, at_once: int | str = 1) -> None:
     """Raise ValueError if the options do not fit together. Call it before anything is planned."""
-    number = local.check_at_once(at_once)
+    check_at_once(place, at_once)
     if place.kind == "local" and resources != Resources():
         raise ValueError(
             f"{option('resources')} needs a cluster: add {option('on', 'slurm')} or "
             f"{option('on', 'ray')}"
         )
+
+
+def check_at_once(place: Place, at_once: int | str) -> None:
+    """Raise ValueError if runs cannot train at the same time in this number, or at this place."""
+    number = local.check_at_once(at_once)
     if place.kind != "local" and number != 1:
         raise ValueError(
             f"{option('at_once')} shares the device of this machine; on {place} the scheduler "

@@ -58,10 +58,7 @@ def _judged(
 ) -> str:
     """Return the verdict: a word, the number, a sentence, and bars to compare it with."""
     if main is None:
-        return (
-            '<p class="score none">No score yet, so there is no verdict. Run '
-            f"<code>{_safe(f'antipode evaluate {command_path(runs[0])}')}</code>.</p>"
-        )
+        return f'<p class="score none">No score yet, so there is no verdict. {_advice(runs)}</p>'
     column = columns[main.column]
     subject = runs[groups[main.group].runs[0]]
     found = verdict(column.name, main.score, trained=not subject.is_untrained)
@@ -76,6 +73,15 @@ def _judged(
         f'<p class="small">{_safe(_origin(main, column, groups, subject))}</p>{_overlap(main)}'
         f"</div>{_bars(main, label, subject.is_untrained) if percentage else ''}</div>"
     )
+
+
+def _advice(runs: Sequence[Run]) -> str:
+    """Return how to get a score: evaluate a run, or train it to its end first."""
+    trained = [run for run in runs if run.finished or not run.values]
+    if trained:
+        return f"Run <code>{_safe(f'antipode evaluate {command_path(trained[0])}')}</code>."
+    command = provenance.resuming_command(runs[0])
+    return f"Training has not ended. Resume it with <code>{_safe(command)}</code>, then evaluate."
 
 
 def _badge(found: Verdict) -> str:

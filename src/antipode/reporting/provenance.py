@@ -16,7 +16,7 @@ from antipode.evaluation.protocol import protocols as known_protocols
 from antipode.json_text import number
 from antipode.papers import build
 from antipode.recipe.recipe import ABOUT
-from antipode.reporting.summary import epochs_done
+from antipode.reporting.summary import epochs_done, near_path
 from antipode.runs.run import Run
 
 AXES = {
@@ -107,21 +107,28 @@ def commands(run: Run) -> list[str]:
     checkout = [f"git checkout {shlex.quote(commit.removesuffix('+'))}"] if commit else []
     return [
         *checkout,
-        _training_command(run),
+        _training_command(run, PurePath("recipe.json"), PurePath("runs/again")),
         *_evaluation_commands(run),
         *_analysis_commands(run),
         "antipode report runs/again",
     ]
 
 
-def _training_command(run: Run) -> str:
+def resuming_command(run: Run) -> str:
+    """Return the command that trains a run to its end."""
+    folder = near_path(run)
+    return _training_command(run, folder / "recipe.json", folder)
+
+
+def _training_command(run: Run, recipe: PurePath, out: PurePath) -> str:
+    """Return the command that trains a recipe file."""
     python_objects = [
         key for key in ("data", "backbone") if str(run.value(f"{key}.name")).startswith("python:")
     ]
     if python_objects:  # a command cannot name them
         given = ", ".join(f"{key}=..." for key in python_objects)
-        return f'# in Python: antipode.pretrain("recipe.json", {given}, out="runs/again")'
-    return "antipode pretrain recipe.json --out runs/again"
+        return f'# in Python: antipode.pretrain("{recipe}", {given}, out="{out}")'
+    return shlex.join(["antipode", "pretrain", str(recipe), "--out", str(out)])
 
 
 def _evaluation_commands(run: Run) -> list[str]:

@@ -132,10 +132,14 @@ def names(paths: Sequence[Path]) -> list[str]:
 
 def command_path(run: Run) -> str:
     """Return the folder of a run as a user would write it in a command."""
+    return shlex.quote(str(near_path(run)))
+
+
+def near_path(run: Run) -> Path:
+    """Return the folder of a run, relative to the current folder if it lies below it."""
     here = Path.cwd()
     path = run.path.resolve()
-    near = path.relative_to(here) if path.is_relative_to(here) else run.path
-    return shlex.quote(str(near))
+    return path.relative_to(here) if path.is_relative_to(here) else run.path
 
 
 def epochs_done(run: Run) -> int:

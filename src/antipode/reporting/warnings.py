@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from antipode.json_text import number
-from antipode.reporting.provenance import stored_vectors
+from antipode.reporting.provenance import resuming_command, stored_vectors
 from antipode.reporting.summary import command_path, epochs_done, steps_per_epoch
 from antipode.runs.log import Log
 from antipode.runs.run import Run
@@ -158,7 +158,10 @@ def gaps(run: Run) -> Iterator[Note]:
             "the health of the embeddings was not checked during training",
             "--set monitor.health_every=100",
         )
-    if not run.shown_scores:
+    if not run.shown_scores and run.values and not run.finished:
+        text = "there are no scores yet, because training has not ended; this command resumes it"
+        yield _gap("scores", text, resuming_command(run))
+    elif not run.shown_scores:
         yield _gap("scores", "there are no scores yet", _evaluate_command(run))
     if run.values and not run.analysis:
         yield _gap("analyses", "there are no analyses yet", f"antipode analyse {command_path(run)}")

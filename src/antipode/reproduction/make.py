@@ -33,6 +33,7 @@ from antipode.reproduction.ready import (
     opened_network,
 )
 from antipode.runs.environment import environment
+from antipode.runs.folder import check_results
 from antipode.runs.run import Run
 from antipode.training.pretrain import pretrain_recipe
 from antipode.types import check_kind
@@ -121,19 +122,32 @@ def reproduce(
 
 
 def plan_item(
-    item: str, scale: str, out: str | Path | None, *, resources: Asked = None, **options: Any
+    item: str,
+    scale: str,
+    out: str | Path | None,
+    *,
+    at_once: int | str = 1,
+    on: str = "local",
+    resources: Asked = None,
+    **options: Any,
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the runs of an item with their states and commands, and the cost, as JSON and lines.
 
     With `resources`, the commands start as many processes as they ask for.
     """
+    dispatch.check_at_once(placed(on), at_once)
     plan = make_plan(item, scale, output_folder(out, scale), **options)
     return as_json(plan, resources), listing(plan, resources)
 
 
 def output_folder(out: str | Path | None, scale: str) -> Path:
-    """Return the folder of an item's files, by default repro/SCALE."""
-    return absolute_or_none(out) or absolute(Path("repro", scale))
+    """Return the folder of an item's files, by default repro/SCALE.
+
+    Raises ValueError if it holds a run or a classifier.
+    """
+    folder = absolute_or_none(out) or absolute(Path("repro", scale))
+    check_results(folder, "sweep.json")
+    return folder
 
 
 def perform(

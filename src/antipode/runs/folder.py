@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from antipode import json_text
+from antipode.early import CLASSIFIER
 from antipode.files import atomic_write, finite, remove_leftovers
 from antipode.names import brief
 from antipode.paths import absolute
 from antipode.runs import lock
 from antipode.runs.lines import read_blocks
 from antipode.runs.own_file import check_own, open_own
+from antipode.wording import option
 
 WEIGHTS = "backbone.safetensors"
 PAGE = "report.html"
 IMAGES = "images.json"  # the stamp of images that are named by a path
+COMPARISON = "comparison.html"  # of this run with others
 FILES = (
     "recipe.json",
     "env.json",
@@ -39,9 +42,26 @@ FILES = (
 )
 FOLDERS = ("checkpoints", "tensorboard", "features")
 APPENDED = ("metrics.jsonl", ".adding")
+# what a folder holds, by the file that marks it
+KINDS = {
+    "recipe.json": "a run",
+    "network.json": "the scores of a network that no run trained",
+    CLASSIFIER: "a classifier",
+    "sweep.json": "a sweep",
+}
 
 # a record lock excludes other processes only, so this lock excludes other threads
 ADDING = threading.Lock()
+
+
+def check_results(path: Path, *own: str) -> None:
+    """Raise ValueError if a folder holds results of another kind than `own`, keys of `KINDS`.
+
+    Several kinds write scores.json or report.html, so they would replace each other's files.
+    """
+    found = [file for file in KINDS if (path / file).exists()]
+    if found and not set(found) & set(own):
+        raise ValueError(f"{path} holds {KINDS[found[0]]}: choose another {option('out')}")
 
 
 class RunFolder:
@@ -93,7 +113,7 @@ class RunFolder:
             time.sleep(0.1)
         self.lock = acquired
         # only a process that was killed while it wrote a file leaves such files
-        remove_leftovers(self.path, (*FILES, WEIGHTS, PAGE))
+        remove_leftovers(self.path, (*FILES, WEIGHTS, PAGE, COMPARISON))
         for name in FOLDERS:
             remove_leftovers(self.path / name)
         (self.checkpoints / ".last.tmp").unlink(missing_ok=True)

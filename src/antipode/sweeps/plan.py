@@ -16,6 +16,7 @@ from antipode.recipe.parsing import flatten, settings
 from antipode.recipe.recipe import Recipe
 from antipode.recipe.request import requested
 from antipode.reproduction.plan import MOST_SEEDS, digest, work
+from antipode.runs.folder import check_results
 from antipode.sweeps.settings import combinations, varied
 from antipode.types import check_kind
 from antipode.wording import counted
@@ -104,6 +105,7 @@ def make_plan(
     check_kind(int, seeds=seeds)
     if not 1 <= seeds <= MOST_SEEDS:
         raise ValueError(f"a sweep takes 1 to {MOST_SEEDS:,} seeds per setting, got {seeds:,}")
+    check_results(out, "sweep.json")
     keys = varied(vary)
     fixed = settings(overrides)
     if twice := sorted(keys.keys() & fixed.keys()):

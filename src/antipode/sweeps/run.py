@@ -11,7 +11,7 @@ from antipode import dist
 from antipode.evaluation.evaluate import evaluate
 from antipode.evaluation.protocol import NEIGHBOURS, has_usual, known, stored_name
 from antipode.files import atomic_write, finite
-from antipode.launch.dispatch import check, perform
+from antipode.launch.dispatch import check, check_at_once, perform
 from antipode.launch.place import Asked
 from antipode.launch.place import place as placed
 from antipode.launch.place import resources as wanted
@@ -108,6 +108,8 @@ def plan_sweep(
     vary: Mapping[str, Iterable[Any]] | Sequence[str],
     out: str | Path,
     *,
+    at_once: int | str = 1,
+    on: str = "local",
     resources: Asked = None,
     **options: Any,
 ) -> tuple[dict[str, Any], list[str]]:
@@ -115,6 +117,7 @@ def plan_sweep(
 
     With `resources`, the commands start as many processes as they ask for.
     """
+    check_at_once(placed(on), at_once)
     plan = make_plan(recipe, vary, absolute(out), **options)
     return as_json(plan, resources), listing(plan, resources)
 

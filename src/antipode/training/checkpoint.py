@@ -149,6 +149,12 @@ def newest(
     )
 
 
+def saved_steps(run: RunFolder) -> int | None:
+    """Return the number of steps in the newest checkpoint, from its name; None if unknown."""
+    numbers = (file.stem.removeprefix("step-") for file in _files(run))
+    return next((int(number) for number in numbers if number.isdigit()), None)
+
+
 def restore(
     content: dict[str, Any], learner: nn.Module, optims: dict[str, torch.optim.Optimizer]
 ) -> int:

@@ -4,6 +4,7 @@ import copy
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from antipode import dist
+from antipode.data.chunks import Maker
 from antipode.data.sources.label_folders import labels_note
 from antipode.data.sources.sizes import Size, sampled_sizes
 from antipode.data.sources.splits import Splits
@@ -31,6 +33,10 @@ from antipode.wording import command, counted, option, overrides
 
 TIMED = 10  # steps that are timed
 LONGEST = 15.0  # seconds after which no further step is taken
+# A step that takes longer than this on a CPU is estimated from a part of its images.
+SLOW = 2 * LONGEST
+SIDE = 256  # pixels: the time of larger views follows from views of this size
+ENOUGH = 1.0  # seconds that a part of the images takes, by which the speed is known
 # Photographs of at least this many pixels should be packed: a CPU core decodes 10 to 60 per second.
 LARGE = 1_500_000
 PACKED = 256  # pixels of the shorter side of a pack, if views are not larger
@@ -64,6 +70,7 @@ class Plan:
         done: number of steps that the run folder already holds.
         threads: number of CPU threads that compute, None on other devices.
         images_per_second: speed of the training steps on all ranks, None if it was not measured.
+        step_seconds: estimated duration of a step, if it would take too long to time one.
     """
 
     data: str
@@ -88,6 +95,7 @@ class Plan:
     done: int = 0
     threads: int | None = None
     images_per_second: float | None = None
+    step_seconds: float | None = None
 
     def json(self) -> dict[str, object]:
         """Return the values by name."""
@@ -129,7 +137,10 @@ class Plan:
         speed = self.images_per_second or 0.0
         digits = 1 if speed < 10 else 0
         rate = f", at {speed:,.{digits}f} images/s" if speed else ""
-        return [f"Estimated: {duration(self.seconds)}{memory}{rate}, from a few timed steps."]
+        source = "a few timed steps"
+        if self.step_seconds is not None:
+            source = f"a few images, because one step takes about {duration(self.step_seconds)}"
+        return [f"Estimated: {duration(self.seconds)}{memory}{rate}, from {source}."]
 
 
 def describe(recipe: Recipe, splits: Splits) -> Plan:
@@ -243,19 +254,86 @@ def _weights_note(recipe: Recipe) -> list[str]:
 
 
 def measured(plan: Plan, recipe: Recipe, splits: Splits, module: nn.Module | None) -> Plan:
-    """Return the plan with time, speed and memory, from a few steps of a network thrown away."""
+    """Return the plan with time, speed and memory, from a few steps of a network thrown away.
+
+    If a step would take very long on a CPU, none is taken, and the memory stays unknown.
+    """
+    start, memory = 0.0, None
     with dist.together(), unchanged(), torch.random.fork_rng(devices=[]):
         with torch.inference_mode(False), torch.enable_grad():
-            setup = build(recipe, splits, copy.deepcopy(module))  # the caller's stays as it is
-            start, per_step = _seconds(setup)
-        memory = memory_used(setup.device.type)
+            slow = _slow_large_step(recipe, splits, module)
+            if slow is None:
+                setup = build(recipe, splits, copy.deepcopy(module))  # the caller's stays as it is
+                slow = _slow_step(setup, splits.channels)
+            if slow is None:
+                start, per_step = _seconds(setup)
+        if slow is None:
+            memory = memory_used(setup.device.type)
+        else:
+            per_step = slow
     left = 1 - plan.done / max(plan.steps, 1)
     return replace(
         plan,
-        seconds=left * (start + per_step * setup.loader.total),
+        seconds=left * (start + per_step * plan.steps),
         memory_bytes=memory,
-        images_per_second=setup.loader.batch / per_step,
+        images_per_second=plan.batch / per_step,
+        step_seconds=slow,
     )
+
+
+def _slow_large_step(recipe: Recipe, splits: Splits, module: nn.Module | None) -> float | None:
+    """Return what `_slow_step` does for views larger than `SIDE`, from views of that size.
+
+    Views of 3000 px take minutes even for the two images that `build` tries.
+    """
+    size = recipe.views.size
+    if size <= SIDE or pick_device(recipe.train.device).type != "cpu":
+        return None
+    views = recipe.views.model_copy(update={"size": SIDE})
+    small = recipe.model_copy(update={"views": views})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they would be about the small views
+            setup = build(small, splits, copy.deepcopy(module))
+    except ValueError:  # the network or the policy needs views of their own size
+        return None
+    return _slow_step(setup, splits.channels, (size / SIDE) ** 2)
+
+
+def _slow_step(setup: Setup, channels: int, scale: float = 1.0) -> float | None:
+    """Return the estimated seconds of a step on a CPU that takes longer than `SLOW`, else None.
+
+    The estimate follows from the views and a forward pass of one image, then of two, four and so
+    on, until it is clear that a step is fast, or until they take long enough to be timed. A
+    backward pass counts twice. Heads, losses and the decoding of files are not counted. The result
+    is multiplied by `scale`.
+    """
+    if setup.device.type != "cpu":
+        return None
+    learner = setup.learner
+    passes = 3 * len(learner.seen) + (0 if learner.twin.own else len(learner.key_views))
+    net = copy.deepcopy(learner.backbone).eval()
+    share = setup.loader.batch // dist.world()
+    count = 1
+    while True:
+        making, passing = _trial(setup.loader.views, net, count, channels)
+        step = scale * (making + passes * passing) / count * share
+        if step <= SLOW or making + passing >= ENOUGH or 2 * count > share:
+            break
+        count *= 2
+    return step if dist.any_rank(step > SLOW, setup.device) else None
+
+
+def _trial(views: Maker, net: nn.Module, count: int, channels: int) -> tuple[float, float]:
+    """Return the seconds in which the views of `count` images are made, and one view is passed."""
+    blank = torch.zeros(count, channels, 8, 8, dtype=torch.uint8)
+    dtype = next((part.dtype for part in net.parameters()), torch.float32)
+    begin = time.perf_counter()
+    view = views.apply(blank, torch.rand(count, views.count, views.slots))[0].to(dtype)
+    made = time.perf_counter()
+    with torch.no_grad():
+        net(view)
+    return made - begin, time.perf_counter() - made
 
 
 def _seconds(setup: Setup) -> tuple[float, float]:

@@ -28,6 +28,7 @@ def plan(
     device: str | None = None,
     precision: str | None = None,
     labels: Labels | None = None,
+    resume: bool = True,
     overwrite: bool = False,
     overrides: Mapping[str, Any] | Sequence[str] = (),
 ) -> Plan:
@@ -36,7 +37,7 @@ def plan(
     A few steps are timed with a network that is thrown away. Nothing is written. The arguments are
     those of `pretrain`.
     """
-    check_kind(bool, overwrite=overwrite)
+    check_kind(bool, resume=resume, overwrite=overwrite)
     data = from_path(data)
     flags = {
         "train.epochs": epochs,
@@ -48,7 +49,7 @@ def plan(
     }
     request = run_request(recipe, method, data, backbone, overrides, flags)
     module = backbone if isinstance(backbone, nn.Module) else None
-    options = training.Options(overwrite=overwrite)
+    options = training.Options(resume, overwrite)
     return training.plan(request, absolute_or_none(out), data, module, options)
 
 

@@ -19,9 +19,10 @@ from antipode.recipe.opening import open_data, open_recipe
 from antipode.recipe.origin import directory, located_path
 from antipode.recipe.recipe import Recipe, difference
 from antipode.recipe.request import Request
-from antipode.runs.folder import RunFolder
+from antipode.runs.folder import RunFolder, check_results
 from antipode.runs.images import fitting
 from antipode.runs.run import Run
+from antipode.training import checkpoint
 from antipode.training.knn_monitor import knn_monitor
 from antipode.training.loop import train
 from antipode.training.plan import Plan, describe, measured
@@ -85,16 +86,23 @@ def plan(
 
 
 def _steps_done(folder: RunFolder, steps: int) -> int:
-    """Return how many of its steps a run has taken, to the last line of its log."""
+    """Return how many of its steps a run has taken: to the checkpoint that it resumes from.
+
+    A folder without numbered checkpoints, which only has last.pt, is judged by the end of its log.
+    """
     if folder.has_ended():
         return steps
-    return max((min(int(row["step"]), steps - 1) for row in folder.rows()), default=0)
+    saved = checkpoint.saved_steps(folder)
+    if saved is None:
+        saved = max((int(row["step"]) for row in folder.rows()), default=0)
+    return min(saved, steps - 1)
 
 
 def run_folder(request: Request, out: Path | None) -> RunFolder:
     """Return the run folder, by default runs/DATA.METHOD.
 
-    Raises ValueError if it is a file, or the folder of the images, where nothing may be written.
+    Raises ValueError if it is a file, the folder of the images, where nothing may be written, or
+    the folder of a classifier or a sweep.
     """
     name = f"{request.data.replace('/', '-').replace(':', '-')}.{request.method}"
     folder = RunFolder(out or Path("runs") / name)
@@ -107,6 +115,7 @@ def run_folder(request: Request, out: Path | None) -> RunFolder:
     for place in (folder.path, *folder.path.parents):
         if place.is_file():
             raise ValueError(f"{place} is a file, but a folder is needed")
+    check_results(folder.path, "recipe.json", "network.json")
     return folder
 
 
