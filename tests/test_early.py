@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import antipode
 from antipode import early
 from antipode.evaluation.protocol import protocols
 from antipode.papers import methods
@@ -30,7 +31,6 @@ def test_what_is_right_is_not_refused(tmp_path):
     early.check_data("cifar10")
     (tmp_path / "backbone.safetensors").touch()
     early.check_run(str(tmp_path))
-    (tmp_path / "scores.json").touch()
     early.check_runs([str(tmp_path), "random:resnet18"])
     early.check_protocols([*protocols()])
 
@@ -62,16 +62,16 @@ def test_a_typing_error_is_answered_without_torch(words, sentence, monkeypatch, 
 
 @pytest.mark.parametrize("below", ["a", "runs/a"])
 def test_a_folder_of_runs_is_told_from_one_without(below, tmp_path):
-    for command in (early.check_run, lambda folder: early.check_runs([folder])):
+    for command in (antipode.evaluate, antipode.analyse, antipode.report):
         with pytest.raises(FileNotFoundError) as error:
-            command(str(tmp_path))
+            command(tmp_path)
         assert "below" not in str(error.value)
     (tmp_path / below).mkdir(parents=True)
     (tmp_path / below / "recipe.json").touch()
     sentence = f"but one run lies below it: give the folder of a run, such as {tmp_path / below}$"
-    for command in (early.check_run, lambda folder: early.check_runs([folder])):
+    for command in (antipode.evaluate, antipode.analyse, antipode.report):
         with pytest.raises(FileNotFoundError, match=sentence):
-            command(str(tmp_path))
+            command(tmp_path)
 
 
 def test_a_typing_error_imports_no_torch():

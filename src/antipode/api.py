@@ -174,8 +174,7 @@ def report(
 
     Args:
         runs: one run or several. A folder that holds only scores is allowed.
-        out: HTML file to write; by default report.html, or comparison.html for several runs, in
-            the first folder.
+        out: HTML file to write; by default report.html in the first folder.
         images: whether the page contains small copies of images of the data set.
     """
     check_kind(bool, images=images)

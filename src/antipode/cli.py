@@ -393,11 +393,7 @@ def report(
     runs: Annotated[list[str], RUNS],
     out: Annotated[
         Path | None,
-        _folder(
-            "HTML file to write; by default report.html, or comparison.html for several runs, in "
-            "the first run folder",
-            "FILE",
-        ),
+        _folder("HTML file to write; by default report.html in the first run folder", "FILE"),
     ] = None,
     images: Annotated[
         bool,
@@ -409,7 +405,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about one or several runs."""
     early.check_runs(runs)
-    replaced = out is not None and out.exists()
+    replaced = (out or Path(runs[0]) / "report.html").exists()
     file = antipode.report(runs, out, images=images)
     say({"report": str(file)}, f"{near(file)}{_mark(replaced and len(runs) > 1)}", as_json)
 

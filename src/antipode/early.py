@@ -120,11 +120,10 @@ def no_run(path: Path) -> str:
 
 
 def check_runs(runs: Sequence[str]) -> None:
-    """Raise FileNotFoundError for a folder that holds neither a run nor scores."""
-    for run in runs:
-        files = (Path(run) / name for name in ("recipe.json", "scores.json"))
-        if not run.startswith(UNTRAINED) and not any(file.exists() for file in files):
-            raise FileNotFoundError(no_run(Path(run)))
+    """Raise FileNotFoundError for a folder that does not exist."""
+    absent = [run for run in runs if not run.startswith(UNTRAINED) and not Path(run).exists()]
+    if absent:
+        raise FileNotFoundError(no_run(Path(absent[0])))
 
 
 def check_protocols(names: Sequence[str] | None) -> None:

@@ -8,7 +8,6 @@ other real numbers have no upper limit.
 from typing import Any, NamedTuple
 
 from antipode.names import brief
-from antipode.types import fitted
 
 
 class Limit(NamedTuple):
@@ -53,14 +52,6 @@ NUMBERS = 2**34
 # other numbers only count steps or epochs
 COUNT = Limit(10**9, "a run has no more steps")
 WITHOUT = ("seed",)  # the schema gives its range
-
-
-def check_seed(seed: Any) -> int:
-    """Return a seed as an int. Raise ValueError if it is not one or out of range."""
-    number = int(fitted("seed", seed, int))
-    if not 0 <= number < 2**63:
-        raise ValueError(f"a seed must be a whole number from 0 to 2^63 - 1, got {brief(number)}")
-    return number
 
 
 def check_limit(label: str, name: str, value: Any) -> None:

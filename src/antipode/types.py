@@ -108,6 +108,14 @@ def check_kind(kind: Any, **given: Any) -> None:
         fitted(name, value, kind)
 
 
+def check_seed(seed: Any) -> int:
+    """Return a seed as an int. Raise ValueError if it is not one or out of range."""
+    number = int(fitted("seed", seed, int))
+    if not 0 <= number < 2**63:
+        raise ValueError(f"a seed must be a whole number from 0 to 2^63 - 1, got {brief(number)}")
+    return number
+
+
 def _single(value: Any) -> Any:
     """Return the number in a numpy scalar or in an array of one element.
 

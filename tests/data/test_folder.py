@@ -151,9 +151,9 @@ def test_a_misspelt_folder_is_answered_with_the_one_beside_it(tmp_path):
 
 
 def test_a_file_in_the_place_of_a_folder_is_called_a_file(tmp_path):
-    (tmp_path / "afile").touch()
-    with pytest.raises(FileNotFoundError, match="afile is a file, and folder: takes the path of"):
-        load(tmp_path / "afile")
+    (tmp_path / "notes").touch()
+    with pytest.raises(FileNotFoundError, match="notes is a file, and folder: takes the path of"):
+        load(tmp_path / "notes")
 
 
 def test_one_class_only_is_no_label(tmp_path):

@@ -320,15 +320,6 @@ def test_refusals_come_before_the_work(tmp_path, monkeypatch):
         antipode.report([path], out=tmp_path / "x.pdf")
 
 
-def test_a_comparison_does_not_replace_the_report_of_its_first_run(tmp_path):
-    lab, photos = (run(tmp_path / name, trained=False) for name in ("lab", "photos"))
-    alone = antipode.report([lab, lab])
-    before = alone.read_bytes()
-    both = antipode.report([lab, photos])
-    assert (alone, both) == (lab / "report.html", lab / "comparison.html")
-    assert alone.read_bytes() == before and "2 runs compared" in both.read_text()
-
-
 def test_many_notes_of_one_kind_are_one_line_that_unfolds(tmp_path):
     paths = []
     for at in range(6):

@@ -101,7 +101,9 @@ def test_runs_are_named_by_the_digest_of_their_recipe_and_shared(tmp_path):
 
 
 def test_the_device_may_be_set_as_a_value_of_the_recipe(tmp_path):
-    plan = make_plan("digits.dcl", {}, tmp_path, overrides={"train.device": "cpu"})
+    plan = make_plan(
+        "digits.dcl", {"method.tau": [0.2]}, tmp_path, overrides={"train.device": "cpu"}
+    )
     assert plan.device == "cpu" == plan.runs[0].recipe.train.device
 
 
@@ -117,7 +119,7 @@ def test_the_command_of_a_recipe_from_python_trains_the_planned_recipe(tmp_path,
         "data": {"name": "digits"},
         "optim": {"network": {"lr": 0.1}},
     }
-    [run] = make_plan(content, {}, tmp_path, overrides=SMALL).runs
+    [run] = make_plan(content, {"method.tau": [0.2]}, tmp_path, overrides=SMALL).runs
     words = shlex.split(run.command)[1:]
     assert "optim.network.lr=0.1" in words
     with pytest.raises(SystemExit) as ended:

@@ -11,10 +11,9 @@ from antipode.data.sources.catalog import load
 from antipode.data.sources.splits import Splits
 from antipode.devices import pick_device
 from antipode.early import no_run
-from antipode.limits import check_seed
 from antipode.runs.images import fitting
 from antipode.runs.run import Run
-from antipode.types import fitted
+from antipode.types import check_seed, fitted
 
 
 def analyse(

@@ -25,9 +25,8 @@ from antipode.core.regularise import Regulariser
 from antipode.core.scores import precise, raised, unit
 from antipode.core.skip import Conditional, conditional_parts
 from antipode.core.twin import Twin
-from antipode.limits import check_seed
 from antipode.names import brief
-from antipode.types import Batch, Output, Pair, check_kind
+from antipode.types import Batch, Output, Pair, check_kind, check_seed
 
 Weighted = tuple[str, float, Regulariser]  # name in the metrics, weight, regulariser
 

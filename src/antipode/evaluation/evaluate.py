@@ -22,11 +22,11 @@ from antipode.evaluation.protocol import known, protocols, usual
 from antipode.evaluation.score import Score
 from antipode.evaluation.task import Protocol, Task
 from antipode.evaluation.untrained import untrained_backbone
-from antipode.limits import check_seed
 from antipode.names import printable
 from antipode.runs.folder import check_results
 from antipode.runs.own_images import OtherImages
 from antipode.runs.run import Run, Runs, opened
+from antipode.types import check_seed
 from antipode.wording import option
 
 

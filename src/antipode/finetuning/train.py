@@ -23,13 +23,12 @@ from antipode.evaluation.score import Score
 from antipode.evaluation.task import Task, is_unlabelled
 from antipode.evaluation.tuning import Tuned, Tuning, tune
 from antipode.finetuning.model import Classifier, Network, check_out, load_classifier, write
-from antipode.limits import check_seed
 from antipode.names import printable
 from antipode.nets.weight_file import Normal
 from antipode.paths import absolute
 from antipode.runs.images import channels_of
 from antipode.runs.run import Run, Runs, opened
-from antipode.types import check_kind
+from antipode.types import check_kind, check_seed
 from antipode.wording import counted, option
 
 LISTED = 6  # classes that the first line names

@@ -27,7 +27,7 @@ from antipode.reporting.notes import collect_notes, gaps_html, warnings_html
 from antipode.reporting.pictures import Album, no_pictures, pictures
 from antipode.reporting.seed_groups import Column, Group
 from antipode.reporting.summary import epochs_done, gather, steps_per_epoch
-from antipode.runs.folder import COMPARISON, PAGE
+from antipode.runs.folder import PAGE
 from antipode.runs.run import Run
 from antipode.wording import option
 
@@ -51,11 +51,9 @@ POINTS = {True: 300, False: 150}  # maximum number of points of a curve: up to 5
 def write(runs: Sequence[Run], out: Path | None = None, *, images: bool = True) -> Path:
     """Write the page of one or several runs and return its path.
 
-    Without `out`, the page is written to the first run folder: to report.html, or to
-    comparison.html for several runs, so that the report of the first run stays. If the page
-    contains images of the data sets, a sentence on stderr says so. `images=False` leaves them out.
-    Another one says if the images of a run cannot be opened, so that the page has no pictures of
-    it.
+    Without `out`, the page is written to report.html in the first run folder. If the page contains
+    images of the data sets, a sentence on stderr says so. `images=False` leaves them out. Another
+    one says if the images of a run cannot be opened, so that the page has no pictures of it.
     """
     absent = [
         run.path
@@ -64,7 +62,7 @@ def write(runs: Sequence[Run], out: Path | None = None, *, images: bool = True) 
     ]
     if not runs or absent:
         raise FileNotFoundError(no_run(absent[0]) if absent else "there is no run in an empty list")
-    file = out or runs[0].path / (PAGE if len({run.path for run in runs}) == 1 else COMPARISON)
+    file = out or runs[0].path / PAGE
     _check_file(file)  # before the pictures are drawn
     text = page(runs, images=images)
     with atomic_write(file) as handle:

@@ -28,7 +28,6 @@ from antipode.wording import option
 WEIGHTS = "backbone.safetensors"
 PAGE = "report.html"
 IMAGES = "images.json"  # the stamp of images that are named by a path
-COMPARISON = "comparison.html"  # of this run with others
 FILES = (
     "recipe.json",
     "env.json",
@@ -113,7 +112,7 @@ class RunFolder:
             time.sleep(0.1)
         self.lock = acquired
         # only a process that was killed while it wrote a file leaves such files
-        remove_leftovers(self.path, (*FILES, WEIGHTS, PAGE, COMPARISON))
+        remove_leftovers(self.path, (*FILES, WEIGHTS, PAGE))
         for name in FOLDERS:
             remove_leftovers(self.path / name)
         (self.checkpoints / ".last.tmp").unlink(missing_ok=True)
