@@ -46,7 +46,7 @@ def test_what_is_right_is_not_refused(tmp_path):
         ("evaluate nosuch", "nosuch holds no finished run"),
         ("evaluate random:resnet18 --protocol knnn", "there is no protocol 'knnn', did you mean"),
         ("evaluate torchvsion:resnet18", "did you mean torchvision:resnet18? (networks"),
-        ("evaluate fle:a/b.pth@resnet18", "did you mean file:a/b.pth@resnet18?"),
+        ("evaluate filee:a/b.pth@resnet18", "did you mean file:a/b.pth@resnet18?"),
         ("report nosuch", "there is no run in nosuch"),
         ("show dlc", "there is no recipe 'dlc'"),
     ],
