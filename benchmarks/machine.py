@@ -4,10 +4,12 @@ import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
 
+HERE = Path(__file__).parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -15,7 +17,7 @@ def commit() -> str:
     """Return the commit of this code: ANTIPODE_COMMIT, or what git says; empty if it is unknown."""
     if given := os.environ.get("ANTIPODE_COMMIT"):
         return given
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty=+", "--exclude=*"]
     try:
         return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
     except OSError:
