@@ -158,15 +158,18 @@ def test_the_command_prints_the_verdict_but_not_as_json(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("data", "weights", "advice"),
+    ("images", "weights", "advice"),
     [
-        ("folder:photos", None, ["more epochs", '"backbone.weights": "torchvision"']),
-        ("folder:photos", "torchvision", ["more epochs"]),
-        ("digits", None, ["more epochs"]),
+        (1999, None, ["more epochs", '"backbone.weights": "torchvision"']),
+        (2000, None, ["more epochs"]),
+        (1999, "torchvision", ["more epochs"]),
+        (None, None, ["more epochs"]),
     ],
 )
-def test_a_bad_verdict_says_what_may_help(tmp_path, data, weights, advice):
-    content = {"data": {"name": data}, "backbone": {"weights": weights}}
+def test_a_bad_verdict_says_what_may_help(tmp_path, images, weights, advice):
+    content = {"data": {"name": "folder:photos"}, "backbone": {"weights": weights}}
+    if images:
+        (tmp_path / "images.json").write_text(json.dumps({"images": images}))
     (tmp_path / "recipe.json").write_text(json.dumps(content))
     bad = Score(protocol="knn", **score(30.0, low=28.0, high=32.0, more={"untrained": 50.0}))
     lines = judgement(tmp_path, {"knn": bad})

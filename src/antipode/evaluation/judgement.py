@@ -6,6 +6,7 @@ from pathlib import Path
 from antipode.evaluation.condition import condition
 from antipode.evaluation.headline import headline, verdict
 from antipode.evaluation.score import Score
+from antipode.runs.folder import IMAGES
 from antipode.runs.run import Run, Runs, opened
 from antipode.wording import overrides
 
@@ -35,11 +36,12 @@ def judgement(run: Runs, scores: Mapping[str, Score], out: Path | None = None) -
 
 def _next_step(run: Run) -> str:
     """Return what may help a run whose verdict is bad."""
-    own = ":" in str(run.value("data.name"))
-    if run.value("backbone.weights") is not None or not own:
+    count = run.folder.read_object(IMAGES).get("images")  # None if it is unknown
+    few = isinstance(count, int) and count < FEW_IMAGES
+    if run.value("backbone.weights") is not None or not few:
         return "train for more epochs"
     weights = overrides({"backbone.weights": "torchvision"})
     return (
-        f"train for more epochs, or start from weights trained on ImageNet with {weights}, since "
+        f"train for more epochs, or start from weights trained on ImageNet with {weights}: "
         f"pretraining from scratch learns little from fewer than {FEW_IMAGES:,} images"
     )
