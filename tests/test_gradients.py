@@ -209,7 +209,5 @@ def test_a_temperature_can_be_learned(double, name):
 )
 def test_a_tensor_that_is_no_temperature_is_refused(tau):
     for loss in LEARNED.values():
-        with pytest.raises(
-            ValueError, match=r"tau must be positive and finite|tau is one positive number, not a tensor"
-        ):
+        with pytest.raises(ValueError, match=r"tau (must be positive and finite|is one positive)"):
             loss(torch.randn(4, N, D), tau)
