@@ -143,8 +143,8 @@ EFFECT = {
 }
 
 
-# tracing takes seconds: three variants, which have all kinds of parts, are traced by default
-FIRST = {"adco", "jcl", "msbreg"}
+# tracing takes seconds: one variant, which has most kinds of parts, is traced by default
+FIRST = {"adco"}
 COMPILED = [
     name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS
 ]

@@ -52,7 +52,7 @@ def test_views_are_finite_floats_of_their_sizes(name, shape):
 
 
 # tracing takes seconds: the others are marked slow
-QUICK = ("byol", "shapes", "eval")
+QUICK = ("shapes", "eval")
 COMPILED = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 

@@ -486,6 +486,7 @@ def two_hundred(tmp_path_factory):
     return antipode.report(sorted(folder.iterdir()), out=folder / "page.html")
 
 
+@pytest.mark.slow
 def test_two_hundred_runs_stay_small_and_open_at_once(browser, two_hundred):
     assert two_hundred.stat().st_size < 30e6
     seconds = []
