@@ -256,9 +256,8 @@ def _check_same(folder: RunFolder, recipe: Recipe) -> None:
     longer = recipe.train.epochs > started.train.epochs and folder.has_ended()
     if longer and all(line.startswith("train.epochs: ") for line in changed):
         raise ValueError(_not_extended(folder, started, recipe))
-    if _moved(
-        started.data.name, recipe.data.name, home
-    ):  # the stamp of the images is compared later
+    # the stamp of the images is compared later
+    if _moved(started.data.name, recipe.data.name, home):
         changed = [line for line in changed if not line.startswith("data.name: ")]
         if not changed and dist.first():
             warnings.warn(
